@@ -1,5 +1,6 @@
-"""Typed configuration: sections; `loading` reads them from strict YAML, with overrides, and writes
-them.
+"""The sections of a typed configuration.
+
+`gpt.config.loading` reads them from strict YAML, with overrides, and writes them.
 """
 
 from gpt.config.sections import (

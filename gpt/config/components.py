@@ -1,6 +1,6 @@
 """The components that a configuration names, such as `model.mlp: swiglu`.
 
-The types of the keys that take them check the names.
+The type of a key that takes a component checks the component's name.
 """
 
 from functools import partial
@@ -21,7 +21,8 @@ SHIPPED = {
 }
 """The names of the package's own components, by the key that takes them.
 
-They are checked without an import of torch, which takes seconds. Editors complete them.
+They are listed here so that they are checked without importing torch, which takes seconds. The JSON
+schema lists them too, from which editors complete a name.
 """
 TABLES = {
     "model.mlp": ["gpt.model.layers:ACTIVATIONS", "gpt.model.layers:MLPS"],
@@ -31,14 +32,14 @@ TABLES = {
     "optim.schedule": ["gpt.training.schedule:SCHEDULES"],
     "train.loss_terms": ["gpt.training.objective:LOSS_TERMS"],
 }
-"""The dicts that hold the components, those of plugins too.
+"""The dicts that hold the components, as `module:name`; plugins add their components to them.
 
-They are texts, since this module is imported by the modules that define them.
+The dicts cannot be imported here, because the modules that define them import this module.
 """
 
 
 def names_of(key: str) -> list[str]:
-    """Return the names that a key of `TABLES` takes."""
+    """Return the names that a key of `TABLES` takes, with those of the loaded plugins."""
     names: list[str] = []
     for table in TABLES.get(key, []):
         names.extend(resolve_name(table))
@@ -46,7 +47,7 @@ def names_of(key: str) -> list[str]:
 
 
 def _check_component(name: str, key: str) -> str:
-    """Return the name of a component; ValueError: neither the package nor a plugin has it."""
+    """Return a component's name; raise ValueError if neither the package nor a plugin has it."""
     if name in SHIPPED[key]:
         return name
     known = names_of(key)
@@ -56,7 +57,10 @@ def _check_component(name: str, key: str) -> str:
 
 
 def _component_of(key: str) -> tuple[AfterValidator, Any]:
-    """Return what makes a text the type of a key: its check, and the names for the schema."""
+    """Return the annotations that make `str` the type of a key.
+
+    They are the check of a name, and the names that the JSON schema lists.
+    """
     check = AfterValidator(partial(_check_component, key=key))
     return check, Field(json_schema_extra={"enum": [*SHIPPED[key]]})
 

@@ -1,6 +1,6 @@
 """Compose a configuration in Python: a file, a recipe, a `Config` or a dict, and keywords.
 
-Keywords replace values of the others.
+Keywords replace the values of the file, the recipe, the `Config` or the dict.
 """
 
 from collections.abc import Mapping
@@ -19,49 +19,52 @@ from gpt.system.errors import ConfigError
 Source = str | Path | Config | Mapping[str, Any]
 """A YAML file, the name of a recipe, a configuration, or its sections as dicts."""
 DEFAULT_SECTION = {"name": "run", "seed": "run"}
-"""The section of a key that several sections have, where everybody means the one of the run."""
+"""The section that is meant by a key alone, for keys that other sections have too."""
 
 
 def compose_config(
     source: Source | None = None, keywords: Mapping[str, Any] | None = None
 ) -> LoadedConfig:
-    """Return a configuration.
+    """Compose a configuration from a source and the keywords that replace some of its values.
 
     Args:
-        source: see `Source`; None: every value is the default.
-        keywords: a section by its name, as a dict of the values to replace; or a value by a key
-            that one section has.
+        source: where the values come from, see `Source`; None means that each has its default.
+        keywords: the name of a section with a dict of the values to replace, or a key that only
+            one section has with its value.
 
     Raises:
         ConfigError: anything is wrong; the message holds one line per problem.
     """
-    given, problems = _read_keywords(keywords or {})
+    replacements, problems = _read_keywords(keywords or {})
     if isinstance(source, str | Path):
         path = find_config(source)
         document, problems_of_file = parse_document(read_yaml(path), str(path))
         problems = [*problems_of_file, *problems]
-        config = compose(document, str(path), given, "keyword", problems)
-        keys = {".".join(key) for key in given}
-        return LoadedConfig(config, to_name(path.stem), path, is_placed=bool(keys & PLACE_KEYS))
+        config = compose(document, str(path), replacements, "keyword", problems)
+        replaced_keys = {".".join(key) for key in replacements}
+        is_placed = not replaced_keys.isdisjoint(PLACE_KEYS)
+        return LoadedConfig(config, to_name(path.stem), path, is_placed)
     if source is not None and not isinstance(source, Mapping | Config):
         raise ConfigError(
             f"config is a {type(source).__name__}, expected a file, a recipe's name, a Config or a "
             "dict"
         )
-    sections = {} if source is None else _plain(source)
-    config = compose(Document(sections), "config", given, "keyword", problems)
-    return LoadedConfig(config, "run")
+    sections = {} if source is None else _to_plain(source)
+    config = compose(Document(sections), "config", replacements, "keyword", problems)
+    return LoadedConfig(config, default_name="run")
 
 
 def _read_keywords(keywords: Mapping[str, Any]) -> tuple[dict[Key, Any], list[str]]:
-    """Return the values of keywords by section and key, and what is wrong with the others."""
-    given: dict[Key, Any] = {}
+    """Return the values of keywords by section and key, and a message for each wrong keyword."""
+    replacements: dict[Key, Any] = {}
     problems: list[str] = []
     for name, raw_value in keywords.items():
-        value = _plain(raw_value)
-        values: dict[Key, Any] = {}
+        value = _to_plain(raw_value)
+        # One keyword gives several values if it is a section.
+        new_values: dict[Key, Any] = {}
         if name in SECTIONS and isinstance(value, dict):
-            values = {(name, str(key)): each for key, each in value.items()}
+            for key, value_of_key in value.items():
+                new_values[name, str(key)] = value_of_key
         elif name in SECTIONS:
             problems.append(
                 f"keyword: {name}: got {value!r}, expected a dict of its keys, "
@@ -72,12 +75,13 @@ def _read_keywords(keywords: Mapping[str, Any]) -> tuple[dict[Key, Any], list[st
             if section is None:
                 problems.append(_without_section(name, value))
             else:
-                values = {(section, name): value}
-        for twice in values.keys() & given.keys():
-            key = ".".join(twice)
-            problems.append(f"keyword: {key}: is given twice; leave one of them out")
-        given |= values
-    return given, problems
+                new_values[section, name] = value
+        # A key may be given alone and in the dict of its section too.
+        for repeated in new_values.keys() & replacements.keys():
+            dotted = ".".join(repeated)
+            problems.append(f"keyword: {dotted}: is given twice; leave one of them out")
+        replacements |= new_values
+    return replacements, problems
 
 
 def _sections_with(name: str) -> list[str]:
@@ -85,7 +89,7 @@ def _sections_with(name: str) -> list[str]:
 
 
 def _section_of(name: str) -> str | None:
-    """Return the section that a key alone means; None if no section has it, or several have."""
+    """Return the section that a key alone means; None if no section or several have the key."""
     sections = _sections_with(name)
     if name in DEFAULT_SECTION:
         return DEFAULT_SECTION[name]
@@ -93,25 +97,25 @@ def _section_of(name: str) -> str | None:
 
 
 def _without_section(name: str, value: Any) -> str:
-    """Return what is wrong with a key whose section is not clear."""
+    """Return the message about a key for which `_section_of` finds no section."""
     sections = _sections_with(name)
     if not sections:
         return f"keyword: {name}: unknown{did_you_mean((name,))}"
-    ways = " or ".join(f"{section}=dict({name}={value!r})" for section in sections)
-    return f"keyword: {name}: is a key of several sections; write {ways}"
+    keywords = " or ".join(f"{section}=dict({name}={value!r})" for section in sections)
+    return f"keyword: {name}: is a key of several sections; write {keywords}"
 
 
-def _plain(value: Any) -> Any:
-    """Return what YAML would give: sections as dicts, paths as text, numbers as Python's.
-
-    NumPy and torch have scalars of their own, which have no dimensions.
-    """
+def _to_plain(value: Any) -> Any:
+    """Convert a value to the types that YAML gives: dicts, lists, text and Python's numbers."""
     if isinstance(value, BaseModel):
+        # Keys that were not set stay unset, so that `dump_config` can still leave them out.
         return value.model_dump(exclude_unset=True)
     if isinstance(value, Mapping):
-        return {_plain(key): _plain(each) for key, each in value.items()}
+        return {_to_plain(key): _to_plain(element) for key, element in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [_to_plain(element) for element in value]
     if isinstance(value, Path):
         return str(value)
-    return value.item() if getattr(value, "ndim", None) == 0 else value
+    # The scalars of NumPy and torch have zero dimensions.
+    is_scalar = getattr(value, "ndim", None) == 0
+    return value.item() if is_scalar else value

@@ -1,9 +1,9 @@
 """The parameters of the sampling filters, as fields of the models that have them.
 
-The fields are written out in `FILTERS`, beside the functions that they are parameters of: the value
-that keeps all tokens is both the default of a field and what tells the sampler to skip the filter.
-Models derive from what these functions return, so that a filter that is added to the table is a key
-of `sample`, an option of the commands and a field of the server's requests.
+`FILTERS` defines each field beside the filter's function. The default of a field keeps all tokens,
+and a filter with this value is skipped by the sampler. Models derive from what the functions here
+return, so that a filter that is added to `FILTERS` becomes a key of `sample`, an option of the
+commands and a field of the server's requests.
 """
 
 from typing import Annotated, Any
@@ -18,17 +18,18 @@ def filter_fields() -> Any:
     fields: dict[str, Any] = {}
     for name, component in FILTERS.items():
         number_type = type(component.off)
+        # `create_model` takes each field as a pair of its type and its default.
         fields[name] = (Annotated[number_type, component.field], component.off)
     return create_model("FilterFields", **fields)
 
 
 def optional_filter_fields() -> Any:
-    """Return a model with one field for each filter, whose default is None: left out."""
+    """Return a model with one field for each filter, which is None where a request has no value."""
     fields: dict[str, Any] = {}
     for name, component in FILTERS.items():
         number_type = type(component.off)
-        # Only the bounds: the whole field has a default, which pydantic ignores inside of a union.
-        bounded: Any = Annotated[number_type, *component.field.metadata]
+        # Only the bounds are taken, since pydantic ignores the default of a field in a union.
+        bounded_type: Any = Annotated[number_type, *component.field.metadata]
         field = Field(None, description=component.field.description)
-        fields[name] = (bounded | None, field)
+        fields[name] = (bounded_type | None, field)
     return create_model("OptionalFilterFields", **fields)

@@ -1,7 +1,7 @@
-"""Sampling filters: `FILTERS`, by the name of their key in `sample`, in the order in which they are
-applied.
+"""Sampling filters, which drop unlikely tokens before one is sampled.
 
-The command line, the server and its page have an option for each. Nothing here imports torch.
+`FILTERS` has them in the order in which they apply. The command line, the server and its page have
+an option for each. This module does not import torch, so that options are listed quickly.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class Filter:
     """A filter and its parameter.
 
-    `apply` maps logits (..., V) and a value to logits, -inf for what is dropped; the default of
-    `field` keeps all.
+    `apply` maps logits (..., V) and the parameter's value to logits that are -inf for the dropped
+    tokens. `field` is the parameter's field of pydantic, whose default keeps all tokens.
     """
 
     apply: Callable[[Tensor, Any], Tensor]
@@ -35,7 +35,7 @@ class Filter:
 
     @property
     def help(self) -> str:
-        """Return the description as a phrase."""
+        """Return the field's description as a phrase, with a small first letter and no period."""
         text = str(self.field.description or "")
         return text[:1].lower() + text[1:].removesuffix(".")
 
@@ -43,7 +43,7 @@ class Filter:
 def top_k_filter(logits: Tensor, k: int) -> Tensor:
     """Keep the k largest logits (Fan et al. 2018, 1805.04833); k >= V keeps all.
 
-    Ties at the edge all stay.
+    All logits that equal the smallest kept one are kept, so that more than k may stay.
     """
     if k >= logits.size(-1):
         return logits
@@ -55,11 +55,11 @@ def top_p_filter(logits: Tensor, p: float) -> Tensor:
     """Keep the smallest set of most likely tokens whose probability reaches p (Holtzman et al.
     2019, 1904.09751).
 
-    The token that crosses p stays. Among equal probabilities the lower id comes first.
+    The token at which the sum reaches p stays. Of equal probabilities the lower id comes first.
     """
     ordered, order = logits.softmax(dim=-1).sort(dim=-1, descending=True, stable=True)
-    before = ordered.cumsum(dim=-1) - ordered  # probability of everything more likely
-    crossed = (before >= p) & (before > 0)  # the first stays even where p is 0 in float32
+    before = ordered.cumsum(dim=-1) - ordered  # (..., V), the sum over all more likely tokens
+    crossed = (before >= p) & (before > 0)  # the first stays, even if a tiny p rounds to 0
     drop = crossed.new_zeros(crossed.shape).scatter(-1, order, crossed)
     return logits.masked_fill(drop, -math.inf)
 

@@ -8,7 +8,7 @@ from gpt.config.ranges import Fraction, PositiveFloat
 
 
 def list_to_tuple(value: Any) -> Any:
-    """Return a list as a tuple: YAML has lists, and a frozen section holds no mutable value."""
+    """Return a list as a tuple, since a frozen section must not hold a mutable value."""
     return tuple(value) if isinstance(value, list) else value
 
 

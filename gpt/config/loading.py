@@ -1,4 +1,4 @@
-"""From YAML and overrides to a `Config`, or to an error with a line for each problem."""
+"""Load a `Config` from YAML and overrides, or raise an error with a line for each problem."""
 
 import difflib
 from collections.abc import Mapping, Sequence, Set
@@ -25,14 +25,14 @@ from gpt.system.errors import ConfigError
 from gpt.system.files import read_file
 
 Finding = tuple[Key, str]
-"""The key that a problem is about, and a sentence."""
+"""The key that a problem is about, and a sentence that describes the problem."""
 
 
 def read_yaml(path: Path) -> str:
     """Return the text of a configuration file, unparsed.
 
     Raises:
-        ConfigError: it is missing, unreadable or longer than a configuration can be.
+        ConfigError: the file is missing, unreadable or longer than a configuration can be.
     """
     try:
         return read_file(path, MAX_CHARACTERS).decode("utf-8")
@@ -47,36 +47,42 @@ def read_yaml(path: Path) -> str:
 
 
 def _similar_file(path: Path) -> str:
-    # Without their suffixes, which would make all names look alike.
-    names = {other.stem: other for other in path.parent.glob("*.y*ml")}
-    near = difflib.get_close_matches(path.stem, names, n=1)
-    return f"; did you mean {names[near[0]]}?" if near else ""
+    """Return `; did you mean ...?` with a YAML file of a similar name; "" if there is none."""
+    # The names are compared without their suffixes, which would make all of them look alike.
+    files_by_stem = {file.stem: file for file in path.parent.glob("*.y*ml")}
+    similar_stems = difflib.get_close_matches(path.stem, files_by_stem, n=1)
+    return f"; did you mean {files_by_stem[similar_stems[0]]}?" if similar_stems else ""
 
 
 @dataclass(frozen=True)
 class Places:
-    """Where each value of a configuration was given, to name that place in messages.
+    """The places where the values of a configuration were given, for messages.
 
     Attributes:
-        origin: names the configuration, such as its file.
-        document: knows the lines of the keys; empty where there is no file.
-        given: the keys whose values were replaced.
-        giver: names what has replaced them, such as "command line".
+        origin: the name of the configuration, such as its file.
+        document: the parsed file, with the lines of its keys; empty if there is no file.
+        replaced_keys: the keys, each with its section, whose values were replaced.
+        replaced_by: the name of what replaced the values, such as "command line".
     """
 
     origin: str
     document: Document = field(default_factory=lambda: Document({}))
-    given: Set[Key] = frozenset()
-    giver: str = ""
+    replaced_keys: Set[Key] = frozenset()
+    replaced_by: str = ""
 
     def place_of(self, key: Key) -> str:
-        """Return where a key was given: `file:line`, or what has replaced its value."""
-        sections_of_document = self.document.data
-        is_given = key[:2] in self.given
-        is_section_given = any(each[0] == key[0] for each in self.given)
-        is_new_section = len(key) == 1 and is_section_given and key[0] not in sections_of_document
-        if is_given or is_new_section:
-            return self.giver
+        """Return where a key was given: `file:line`, or the name of what replaced its value.
+
+        Args:
+            key: a section alone, or with a key and perhaps with parts of the key's value.
+        """
+        section = key[0]
+        is_replaced = key[:2] in self.replaced_keys
+        # A section that the file lacks comes from the replacements of its keys.
+        has_replaced_keys = any(replaced[0] == section for replaced in self.replaced_keys)
+        is_new_section = len(key) == 1 and has_replaced_keys and section not in self.document.data
+        if is_replaced or is_new_section:
+            return self.replaced_by
         return _at_line(self.origin, self.document.line_of(key))
 
 
@@ -84,16 +90,17 @@ def parse_config(text: str, origin: str, overrides: Sequence[str] = ()) -> Confi
     """Parse and check the text of a configuration file, with `section.key=value` overrides.
 
     Raises:
-        ConfigError: the text is no YAML mapping, or anything in it or the overrides is wrong. The
-            message holds one line per problem, each with the line of the file that `origin` names.
+        ConfigError: the text is not a YAML mapping, or anything in it or the overrides is wrong.
+            The message holds one line per problem, with the place of the problem in `origin`.
     """
-    document, problems = parse_document(text, origin)
-    given, problems_of_overrides = _read_overrides(overrides)
-    return compose(document, origin, given, "command line", [*problems, *problems_of_overrides])
+    document, problems_of_text = parse_document(text, origin)
+    replacements, problems_of_overrides = _read_overrides(overrides)
+    problems = [*problems_of_text, *problems_of_overrides]
+    return compose(document, origin, replacements, "command line", problems)
 
 
 def parse_document(text: str, origin: str) -> tuple[Document, list[str]]:
-    """Parse a YAML mapping; return it with a line for each key that is given twice.
+    """Parse a YAML mapping; return it with a message for each key that is given twice.
 
     Raises:
         ConfigError: the text is not a YAML mapping; the message names `origin` and the line.
@@ -104,37 +111,41 @@ def parse_document(text: str, origin: str) -> tuple[Document, list[str]]:
         raise ConfigError(f"{_at_line(origin, error.line)}: {error}") from None
     problems = []
     for key, line in document.duplicates:
-        first = document.lines[key]
+        first_line = document.lines[key]
         problems.append(
-            f"{_at_line(origin, line)}: {_dotted(key)}: is given twice, first on line {first}"
+            f"{_at_line(origin, line)}: {_dotted(key)}: is given twice, first on line {first_line}"
         )
     return document, problems
 
 
 def compose(
-    document: Document, origin: str, given: Mapping[Key, Any], giver: str, problems: Sequence[str]
+    document: Document,
+    origin: str,
+    replacements: Mapping[Key, Any],
+    replaced_by: str,
+    problems: Sequence[str],
 ) -> Config:
-    """Return the configuration of a document in which some values are replaced.
+    """Build the configuration of a document in which some values are replaced.
 
     Args:
-        origin: names the document in messages.
-        given: the replacing values, by section and key.
-        giver: names where they come from in messages.
-        problems: lines that were found before, and are reported with the others.
+        origin: the name of the document in messages.
+        replacements: the new values, by section and key.
+        replaced_by: the name, in messages, of what gave the new values.
+        problems: messages about problems found before, which are reported with the others.
     """
     sections: dict[str, Any] = {}
     for name, section in document.data.items():
-        if section is None:  # YAML has null for `section:` with nothing below it
+        if section is None:  # YAML reads `section:` with nothing below it as null
             sections[name] = {}
         elif isinstance(section, Mapping):
             sections[name] = dict(section)
         else:
-            sections[name] = section  # which is no section, as the check will say
-    for (name, key), value in given.items():
+            sections[name] = section  # `build_config` reports that this is not a section
+    for (name, key), value in replacements.items():
         section = sections.setdefault(name, {})
         if isinstance(section, dict):
             section[key] = value
-    places = Places(origin, document, given.keys(), giver)
+    places = Places(origin, document, replacements.keys(), replaced_by)
     return build_config(sections, origin, places, problems)
 
 
@@ -147,9 +158,9 @@ def build_config(
     """Check the sections of a configuration, and build it.
 
     Args:
-        origin: names the configuration in messages.
-        places: where the values were given; None: `origin` is all that is known.
-        problems: lines that were found before.
+        origin: the name of the configuration in messages.
+        places: where the values were given; None if only `origin` is known.
+        problems: messages about problems found before, which are reported with the others.
 
     Raises:
         ConfigError: anything is wrong. The message holds one line per problem, with its place.
@@ -162,36 +173,38 @@ def build_config(
     except ValidationError as error:
         findings = _all_findings(error, sections)
     lines = list(problems)
-    lines += [f"{places.place_of(key)}: {_dotted(key)}: {words}" for key, words in findings]
+    for key, sentence in findings:
+        lines.append(f"{places.place_of(key)}: {_dotted(key)}: {sentence}")
     if len(lines) > 1:
         lines = [f"{origin} has {len(lines)} problems:", *(f"  {line}" for line in lines)]
     if lines:
         raise ConfigError("\n".join(lines))
-    assert config is not None
+    assert config is not None  # a failed validation has findings, which were raised above
     return config
 
 
 def _all_findings(error: ValidationError, sections: Mapping[str, Any]) -> list[Finding]:
-    """Return what is wrong with sections, also what pydantic has not looked for after an error.
+    """Return all that is wrong with sections whose validation has failed.
 
-    It compares keys with one another, see `cross_checks`, only where it knows all of them. So the
-    sections are validated once more without the unknown keys.
+    Pydantic does not run the `cross_checks` of a section with an unknown key. So the sections are
+    validated once more without their unknown keys.
     """
     findings = explain(error)
     unknown = {entry["loc"] for entry in error.errors() if entry["type"] == "extra_forbidden"}
     if unknown:
         try:
             Config.model_validate(_without(unknown, sections))
-        except ValidationError as second:
-            findings += explain(second)
-    return list(dict.fromkeys(findings))  # each once, in their order
+        except ValidationError as second_error:
+            findings += explain(second_error)
+    # Both validations report the other problems: each is kept once, in the order of the list.
+    return list(dict.fromkeys(findings))
 
 
 def _without(unknown: Set[tuple[int | str, ...]], sections: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the sections without what was rejected, so that the rest can be validated.
+    """Return the sections without unknown sections and keys, so that the rest can be validated.
 
     Args:
-        unknown: the places (section,) or (section, key) that pydantic has rejected.
+        unknown: a tuple (section,) for each unknown section, (section, key) for each unknown key.
     """
     known: dict[str, Any] = {}
     for name, section in sections.items():
@@ -199,28 +212,30 @@ def _without(unknown: Set[tuple[int | str, ...]], sections: Mapping[str, Any]) -
             continue
         known[name] = section
         if isinstance(section, dict):
-            keys = [key for key in section if (name, key) not in unknown]
-            known[name] = {key: section[key] for key in keys}
+            known_keys = [key for key in section if (name, key) not in unknown]
+            known[name] = {key: section[key] for key in known_keys}
     return known
 
 
 def dump_config(config: Config, only_given: bool = False) -> str:
-    """Return a configuration as YAML that loads again to the same values.
+    """Return a configuration as YAML from which the same values are loaded.
 
-    `only_given` leaves out the keys that neither the file nor an override gave.
+    Args:
+        only_given: whether to leave out the keys that neither the file nor an override gave.
     """
     return dump(config.model_dump(mode="json", exclude_unset=only_given))
 
 
 def _read_overrides(overrides: Sequence[str]) -> tuple[dict[Key, Any], list[str]]:
-    """Return the values of `section.key=value` overrides by section and key, and what is wrong."""
-    given: dict[Key, Any] = {}
+    """Return the values of `section.key=value` overrides by section and key, and the problems."""
+    values: dict[Key, Any] = {}
     problems = []
     for override in overrides:
         name, equals, value = override.partition("=")
         section, dot, key = name.strip().partition(".")
-        has_name = dot and section and key
-        if not (equals and has_name):
+        has_section_and_key = dot and section and key
+        if not (equals and has_section_and_key):
+            # Without a dot, the user probably left out the section of a key.
             hint = "" if dot else did_you_mean((section,))
             problems.append(
                 f"command line: {override!r} is not of the form section.key=value, for example "
@@ -228,33 +243,36 @@ def _read_overrides(overrides: Sequence[str]) -> tuple[dict[Key, Any], list[str]
             )
             continue
         place = f"command line: {_dotted((section, key))}"
-        if not value.strip():  # often a variable of a shell that is not set
+        if not value.strip():  # often the shell has expanded a variable that is not set
             problems.append(f"{place}: has no value; write null for none")
             continue
         try:
-            given[section, key] = parse_value(value)
+            values[section, key] = parse_value(value)
         except YAMLSyntaxError as error:
             problems.append(f"{place}: {error}")
-    return given, problems
+    return values, problems
 
 
 def explain(error: ValidationError, *section: str) -> list[Finding]:
-    """Return what is wrong with the values of a configuration, or of one `section`."""
+    """Return a finding for each error of pydantic in a configuration, or in one `section` of it."""
     findings: list[Finding] = []
     for entry in error.errors(include_url=False):
-        key = (*section, *map(str, entry["loc"]))
+        place = (*section, *map(str, entry["loc"]))
+        # Pydantic keeps the ValueError that a validator raised, here that of `cross_checks`.
         cause = entry.get("ctx", {}).get("error")
         if isinstance(cause, CrossCheckError):
-            for name, message in cause.problems:
-                findings.append(((*key, *name.split(".")), message))
+            for key_of_problem, message in cause.problems:
+                findings.append(((*place, *key_of_problem.split(".")), message))
         else:
-            findings.append((key[:2], _sentence(key[:2], entry)))
-    # Each once, in their order: pydantic reports every branch of a union.
+            # An error in a part of a value, such as an element of a list, is reported for its key.
+            key = place[:2]
+            findings.append((key, _sentence(key, entry)))
+    # Pydantic reports every branch of a union: each finding is kept once, in the order of the list.
     return list(dict.fromkeys(findings))
 
 
 def _sentence(key: Key, details: ErrorDetails) -> str:
-    """Return what is wrong with a value, in the place of pydantic's message."""
+    """Return the sentence that takes the place of pydantic's message about a wrong value."""
     value = details["input"]
     choices = _choices(key)
     match details["type"]:
@@ -268,11 +286,11 @@ def _sentence(key: Key, details: ErrorDetails) -> str:
             problem = f"{value!r}, expected text; put it in quotes"
         case "tuple_type":
             problem = f"{value!r}, expected a list, in brackets"
-        case "missing":  # an element of a tuple, since every key has a default
+        case "missing":  # about an element of a tuple, since every key has a default
             problem = f"{list(value)}, which has too few values"
         case "too_long":
             problem = f"{list(value)}, which has too many values"
-        case "string_pattern_mismatch":  # of a device, the only key with a pattern
+        case "string_pattern_mismatch":  # about run.device, the only key with a pattern
             problem = f"{value!r}, {no_device(value)}"
         case _:
             problem = f"{value!r}, {_in_own_words(details['msg'])}"
@@ -280,13 +298,13 @@ def _sentence(key: Key, details: ErrorDetails) -> str:
 
 
 def _in_own_words(message: str) -> str:
-    """Return a message of pydantic as it continues a sentence of this package."""
+    """Return a message of pydantic in the form that continues the sentence `got VALUE, ...`."""
     words = message.removeprefix("Value error, ").replace("Input should be", "expected")
     return words[0].lower() + words[1:]
 
 
 def _choices(key: Key) -> list[str]:
-    """Return the words that the value of a key can be; none if it is free."""
+    """Return the words of which the value of a key is one; empty if other values are allowed."""
     if len(key) != 2 or key[0] not in SECTIONS:
         return []
     section, name = key
@@ -294,20 +312,20 @@ def _choices(key: Key) -> list[str]:
     return _words(fields[name].annotation) if name in fields else []
 
 
-def _words(kind: Any) -> list[str]:
-    """Return the words that a type allows, also as a part of another type such as `X | None`."""
-    if kind is bool:
+def _words(annotation: Any) -> list[str]:
+    """Return the words that a type allows, or that the parts of a type such as `X | None` allow."""
+    if annotation is bool:
         return ["true", "false"]
-    if get_origin(kind) is Literal:
-        return list(get_args(kind))
+    if get_origin(annotation) is Literal:
+        return list(get_args(annotation))
     words = []
-    for part in get_args(kind):
+    for part in get_args(annotation):
         words += _words(part)
     return words
 
 
 def _dotted(key: Key) -> str:
-    """Return the key as it is written, or escaped where it would break the line or the terminal."""
+    """Return a key with dots, in quotes and escaped if it has characters that cannot be printed."""
     name = ".".join(key)
     return name if name.isprintable() else repr(name)
 

@@ -7,12 +7,13 @@ from pydantic import AfterValidator
 
 
 def is_name_character(character: str, first: bool = False) -> bool:
-    """Return whether a run's name may have a character, or with `first` begin with it.
+    """Return whether a run's name may contain a character, or begin with it if `first` is true.
 
     A name begins with a letter or digit of any script, or an emoji. Dots, hyphens, underscores and
-    combining marks, which belong to the letter before them, may follow.
+    combining marks may follow; a combining mark belongs to the letter before it.
     """
-    # Categories of Unicode: L... are letters, N... numbers, M... marks, and So has the emoji.
+    # The categories of Unicode begin with L for letters, N for numbers and M for marks. Emoji are
+    # in the category So, of other symbols.
     category = unicodedata.category(character)
     if category[0] in "LN" or category == "So":
         return True
@@ -21,7 +22,7 @@ def is_name_character(character: str, first: bool = False) -> bool:
 
 
 def _check_name(text: str) -> str:
-    """Return a run's name in composed form (NFC); ValueError: it cannot be one."""
+    """Return a run's name in composed form (NFC); raise ValueError if a run cannot have it."""
     name = unicodedata.normalize("NFC", text)
     begins_well = name != "" and is_name_character(name[0], first=True)
     if not begins_well or not all(map(is_name_character, name)):
@@ -33,4 +34,4 @@ def _check_name(text: str) -> str:
 
 
 RunName = Annotated[str, AfterValidator(_check_name)]
-"""The name of a run folder; the same letters are the same name, however they are composed (NFC)."""
+"""The name of a run folder, in composed form (NFC): the same letters are always the same name."""

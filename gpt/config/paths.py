@@ -14,9 +14,10 @@ def _check_path(text: str) -> str:
 
 
 def _check_corpus_paths(value: Any) -> Any:
-    """Check the value of `data.path`: None, a path, or several paths in a list.
+    """Return the value of `data.path` if it is None, a path, or a list of paths.
 
-    A mapping once gave each text a weight; its message says what to write instead.
+    A list becomes a tuple. Configurations of earlier versions may have a mapping of each text to
+    its weight; the message about it says what to write instead.
     """
     if value is None:
         return None
@@ -35,7 +36,7 @@ def _is_path(value: Any) -> bool:
 
 
 def _refuse_several(value: Any) -> Any:
-    """Refuse a list of paths where one is expected, in words that say what to do instead."""
+    """Refuse a list of paths where one path is expected, with a message that says what to do."""
     if isinstance(value, list | tuple):
         raise ValueError("expected one path; put the files into a folder, and name that")
     return value
@@ -43,6 +44,6 @@ def _refuse_several(value: Any) -> Any:
 
 PathText = Annotated[str, Field(min_length=1), AfterValidator(_check_path)]
 OnePath = Annotated[PathText | None, BeforeValidator(_refuse_several)]
-"""A path or None, whose message tells those who give a list what to do instead."""
+"""A path or None; the message about a list says what to do instead."""
 CorpusPaths = Annotated[str | tuple[str, ...] | None, BeforeValidator(_check_corpus_paths)]
 """None, a path, or several paths."""

@@ -1,4 +1,4 @@
-"""Plugins: Python files that add parts of their own to the tables of the package.
+"""Plugins: Python files that add components of their own to the tables of the package.
 
 A file such as
 
@@ -8,7 +8,7 @@ A file such as
 
     ACTIVATIONS["mish"] = F.mish
 
-is run by `--plugin FILE` or `load_plugins`, and a configuration can then name `mish`. See
+is run by `--plugin FILE` or `load_plugins`; then a configuration can name `mish`. See
 docs/changing.md.
 """
 
@@ -29,62 +29,67 @@ from gpt.system.errors import CheckpointError, ConfigError, GPTWarning, first_li
 from gpt.system.files import read_file, text_for_path
 
 MAX_BYTES = 16 << 20
+"""The largest size of a plugin's file, so that a wrong path cannot fill the memory."""
 
 
 @dataclass(frozen=True)
 class Plugin:
-    """A loaded plugin: its file, the file's hash, and the names that it added, by table."""
+    """A loaded plugin."""
 
     path: Path
-    sha256: str
-    names: dict[str, list[str]]
+    sha256: str  # of the file
+    names: dict[str, list[str]]  # of the components that it added, by table
 
 
 PLUGINS: dict[Path, Plugin] = {}
 """The plugins of this process, by their resolved paths."""
 Components = dict[str, Any]
-"""A table of the package: classes and functions by the names that a configuration can have."""
+"""A table of the package: classes and functions by the names that a configuration gives them."""
 
 
 def load_plugins(paths: str | Path | Sequence[str | Path]) -> None:
     """Load plugins into this process.
 
-    One that is loaded already is loaded again only if its file has changed.
+    A plugin that is loaded already is loaded again only if its file has changed.
     """
-    for path in [paths] if isinstance(paths, str | Path) else paths:
+    if isinstance(paths, str | Path):
+        _load(Path(paths))
+        return
+    for path in paths:
         _load(Path(path))
 
 
 def _load(path: Path) -> None:
     """Run a plugin, and record its hash and the names that it has added."""
     content = _read(path)
-    place = path.resolve()
+    resolved_path = path.resolve()
     sha256 = hashlib.sha256(content).hexdigest()
-    if place in PLUGINS and PLUGINS[place].sha256 == sha256:
+    if resolved_path in PLUGINS and PLUGINS[resolved_path].sha256 == sha256:
         return
-    unload_plugin(place)
+    unload_plugin(resolved_path)
     tables: dict[str, Components] = {}
-    for names_of_tables in TABLES.values():
-        for table in names_of_tables:
+    for tables_of_key in TABLES.values():
+        for table in tables_of_key:
             tables[table] = resolve_name(table)
-    before = {table: dict(components) for table, components in tables.items()}
+    copies = {table: dict(components) for table, components in tables.items()}
     try:
         _run(path, content)
-        added = _added_names(path, tables, before)
+        added_names = _added_names(path, tables, copies)
     except (Exception, SystemExit) as error:
-        # A plugin that fails half way must leave nothing behind.
+        # A plugin that fails, or calls `sys.exit`, must leave no components behind.
         for table, components in tables.items():
             components.clear()
-            components.update(before[table])
+            components.update(copies[table])
         if isinstance(error, ConfigError):
             raise
         raise ConfigError(_error_of_plugin(path, error)) from error
-    PLUGINS[place] = Plugin(path, sha256, added)
+    PLUGINS[resolved_path] = Plugin(path, sha256, added_names)
 
 
 def _read(path: Path) -> bytes:
-    if text := text_for_path(path):
-        raise ConfigError(f"{text}; give a plugin's file")
+    text_message = text_for_path(path)
+    if text_message is not None:
+        raise ConfigError(f"{text_message}; give a plugin's file")
     try:
         return read_file(path, MAX_BYTES)
     except OSError as error:
@@ -96,8 +101,13 @@ def _added_names(
 ) -> dict[str, list[str]]:
     """Return the names that a plugin has added, by table.
 
+    Args:
+        tables: the tables, after the plugin was run.
+        before: copies of the tables from before the plugin was run.
+
     Raises:
-        ConfigError: it has replaced or removed a name, or added one that is ambiguous, or none.
+        ConfigError: the plugin has replaced or removed a name, has added no name, or has added one
+            that another table of the same key has too.
     """
     for table, components in before.items():
         for name, component in components.items():
@@ -106,42 +116,42 @@ def _added_names(
             if tables[table][name] is not component:
                 raise ConfigError(f"{path}: {name} is already registered; choose another name")
     for key in TABLES:
-        # A key may look into several tables, as `model.mlp` does into activations and classes.
+        # A key may have several tables: `model.mlp` has one of activations and one of classes.
         names = names_of(key)
         for name in names:
             if names.count(name) > 1:
                 raise ConfigError(
                     f"{path}: {name} is already registered for {key}; choose another name"
                 )
-    added = {}
+    added_names = {}
     for table, components in tables.items():
-        added[table] = [name for name in components if name not in before[table]]
-    if not any(added.values()):
+        added_names[table] = [name for name in components if name not in before[table]]
+    if not any(added_names.values()):
         example = 'from gpt.model.layers import ACTIVATIONS; ACTIVATIONS["mish"] = F.mish'
         raise ConfigError(f"{path}: the plugin adds no parts; write for example {example}")
-    return added
+    return added_names
 
 
 def _error_of_plugin(path: Path, error: BaseException) -> str:
-    """Return what a plugin raises, and the last line of its file that led there."""
+    """Return the message about an error of a plugin, with the line of its file that led there."""
     frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame.lineno for frame in frames if frame.filename == str(path)]
-    place = f"{path}:{lines[-1]}" if lines else str(path)
+    line_numbers = [frame.lineno for frame in frames if frame.filename == str(path)]
+    place = f"{path}:{line_numbers[-1]}" if line_numbers else str(path)
     return f"{place}: the plugin raises {type(error).__name__}: {first_line(error)}"
 
 
 def _run(path: Path, content: bytes) -> None:
     module = ModuleType(f"gpt_plugin_{path.stem}")
     module.__file__ = str(path)
-    sys.modules[module.__name__] = module  # dataclasses need it
+    sys.modules[module.__name__] = module  # `dataclass` looks up the module of a class there
     exec(compile(content, str(path), "exec", dont_inherit=True), vars(module))
 
 
-def unload_plugin(place: Path) -> None:
-    """Unregister what a plugin has added, if it is loaded."""
-    if place not in PLUGINS:
+def unload_plugin(resolved_path: Path) -> None:
+    """Remove the components that a plugin has added, if the plugin is loaded."""
+    if resolved_path not in PLUGINS:
         return
-    plugin = PLUGINS.pop(place)
+    plugin = PLUGINS.pop(resolved_path)
     for table, names in plugin.names.items():
         components = resolve_name(table)
         for name in names:
@@ -151,28 +161,31 @@ def unload_plugin(place: Path) -> None:
 def plugin_options() -> list[str]:
     """Return the options by which another command loads the plugins of this process."""
     options = []
-    for place in PLUGINS:
-        options += ["--plugin", str(place)]
+    for resolved_path in PLUGINS:
+        options += ["--plugin", str(resolved_path)]
     return options
 
 
 def used_plugins(config: Config) -> list[dict[str, Any]]:
     """Return a record of each plugin that a configuration uses, as JSON values for a checkpoint.
 
-    It has the file's name and hash, and a name that the plugin added, by the key that has it. Of
-    several loss terms the last one is recorded, which is enough to tell that the plugin is needed.
+    A record has the name and the hash of the plugin's file, and for each key the name of a
+    component that the plugin added. Of several loss terms of one plugin only the last is recorded,
+    which is enough to tell that the plugin is needed.
     """
     values = config.leaves()
     records = []
     for plugin in PLUGINS.values():
         parts = {}
         for key, tables in TABLES.items():
-            # the names of loss terms are the keys of a dict of their weights
+            # `train.loss_terms` is a dict of weights by name; the other values are one name.
             value = values[key]
-            names = list(value) if isinstance(value, dict) else [value]
-            added = [name for table in tables for name in plugin.names[table]]
-            for name in names:
-                if name in added:
+            used_names = list(value) if isinstance(value, dict) else [value]
+            added_names = []
+            for table in tables:
+                added_names += plugin.names[table]
+            for name in used_names:
+                if name in added_names:
                     parts[key] = name
         if parts:
             records.append({"file": plugin.path.name, "sha256": plugin.sha256, "parts": parts})
@@ -180,16 +193,21 @@ def used_plugins(config: Config) -> list[dict[str, Any]]:
 
 
 def require_plugins(recorded: Any) -> None:
-    """Check that the plugins which a checkpoint records are loaded.
+    """Check that the components which a checkpoint has from plugins are there.
 
-    Warn of those whose file has changed.
+    Warn about each plugin whose file has changed since.
 
     Args:
-        recorded: the result of `used_plugins`, as it was read, and perhaps damaged; None where a
-            checkpoint has no plugins.
+        recorded: the result of `used_plugins` as it was read from a file, which may be damaged;
+            None if the checkpoint records no plugins.
+
+    Raises:
+        CheckpointError: a component is missing, or the record is damaged.
     """
     for file, sha256, parts in _read_records(recorded or []):
-        name = quoted(Path(file).name)  # never a path, which somebody would be told to run
+        # The message tells the user to run this file: a damaged or hostile checkpoint must not be
+        # able to name one in another folder.
+        name = quoted(Path(file).name)
         for key, value in parts.items():
             if value not in names_of(str(key)):
                 part = quoted(f"{key}: {value}")
@@ -204,8 +222,12 @@ def require_plugins(recorded: Any) -> None:
 
 
 def _read_records(records: Any) -> list[tuple[str, str, dict[Any, Any]]]:
-    """Return file, hash and parts of each record; raise CheckpointError if they are damaged."""
+    """Return the file, the hash and the parts of each record.
+
+    Raise CheckpointError if the records are damaged.
+    """
     found = []
+    # Damaged records may be any JSON values, for which these conversions raise different errors.
     try:
         for record in records:
             found.append((str(record["file"]), str(record["sha256"]), dict(record["parts"])))

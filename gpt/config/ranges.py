@@ -5,9 +5,10 @@ from typing import Annotated
 from pydantic import Field
 
 SEEDS = 2**32
-"""Number of seeds.
+"""The number of seeds.
 
-Torch's generator on a CPU reads the lowest 32 bits only: a larger seed would repeat a smaller one.
+Torch's generator on a CPU reads only the lowest 32 bits of a seed, so that a larger seed would give
+the random numbers of a smaller one.
 """
 # The upper bounds keep values within 64 bits, with which torch and NumPy compute.
 PositiveInt = Annotated[int, Field(ge=1, lt=2**63)]

@@ -1,8 +1,8 @@
 """The six sections of a configuration file, typed, bounded and immutable.
 
-The types of their values stand in the files beside this one, from `ranges` to `components`. A check
-that needs two keys of a section is in that section's `cross_checks`, so that the loader can
-report all of them at once.
+The types of their values are in the other modules here, such as `ranges` and `components`. A check
+that compares keys of a section is in that section's `cross_checks`, so that the loader can report
+all contradictions at once.
 """
 
 import itertools
@@ -36,13 +36,13 @@ from gpt.config.ranges import (
 from gpt.system.environment import DEVICE_PATTERN
 
 MIN_SEQUENCE_LENGTH = 8
-"""Tokens of the shortest sequence into which `train.length_warmup` may cut a window."""
+"""Length of the shortest sequences into which `train.length_warmup` may cut a window."""
 Problem = tuple[str, str]
 """A key of the section, and what is wrong with its value."""
 
 
 class CrossCheckError(ValueError):
-    """Several keys of one section contradict each other; `problems` names each."""
+    """Keys of one section contradict each other; `problems` has each contradiction."""
 
     def __init__(self, problems: list[Problem]) -> None:
         super().__init__("; ".join(f"{key}: {message}" for key, message in problems))
@@ -55,7 +55,7 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", protected_namespaces=())
 
     def cross_checks(self) -> Iterator[Problem]:
-        """Yield a problem for each contradiction between keys."""
+        """Yield a problem for each contradiction between keys; a section may have no such check."""
         yield from ()
 
     @model_validator(mode="after")
@@ -191,6 +191,8 @@ class DataConfig(Section):
             yield "path", "is needed with source: file"
         if self.source != "file" and self.path is not None:
             yield "path", f"is only read with source: file, and source is {self.source}"
+        # A batch of several texts has windows of each by its length, as only running text in random
+        # order allows.
         has_several_paths = isinstance(self.path, tuple)
         if has_several_paths and self.items != "none":
             yield "items", "are for one path; put the files into a folder, and name that"
@@ -207,19 +209,19 @@ class DataConfig(Section):
                 )
 
     def _check_held_out(self) -> Iterator[Problem]:
-        """Yield a problem for each key that contradicts a text for validation or for the test."""
-        defaults = type(self).model_fields
-        if self.val_path is not None and self.val_fraction != defaults["val_fraction"].default:
+        """Yield the problems of the keys that choose a text for validation or for the test."""
+        default_val_fraction = type(self).model_fields["val_fraction"].default
+        if self.val_path is not None and self.val_fraction != default_val_fraction:
             yield "val_fraction", "is not read with val_path, all of which validates; leave it out"
-        held_out = [key for key in ("val_path", "test_path") if getattr(self, key) is not None]
-        if self.test_fraction > 0 and held_out:
+        given_paths = [key for key in ("val_path", "test_path") if getattr(self, key) is not None]
+        if self.test_fraction > 0 and given_paths:
             # The splits would not follow one another: a part of the corpus would come after the
             # text for validation.
             yield "test_fraction", "is not read with val_path or test_path; leave it out"
         if isinstance(self.path, tuple):
-            for key in held_out:
+            for key in given_paths:
                 yield key, "is for one path; put the files into a folder, and name that"
-        if self.unknown != "error" and not held_out:
+        if self.unknown != "error" and not given_paths:
             yield "unknown", "is only read with val_path or test_path"
         if self.unknown != "error" and self.tokenizer != "char":
             yield (
@@ -301,12 +303,12 @@ class ModelConfig(Section):
         if self.mlp_width is not None:
             return self.mlp_width
         if self.mlp == "swiglu":
-            # It has three matrices in place of two: at 2/3 of the width, as many parameters.
-            return math.ceil(self.n_embd * 8 / 3 / 8) * 8  # up to a multiple of 8
+            # SwiGLU has three matrices instead of two, and 2/3 of the width for as many parameters.
+            return math.ceil(self.n_embd * 8 / 3 / 8) * 8  # rounded up to a multiple of 8
         return 4 * self.n_embd
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the values as a dict that programs for models of transformers read, such as peft.
+        """Return the values as a dict for libraries that read models of transformers, such as peft.
 
         They ask for the type of the model, and whether its embeddings are tied.
         """
@@ -319,14 +321,16 @@ class ModelConfig(Section):
     def cross_checks(self) -> Iterator[Problem]:
         if self.n_embd % self.n_head:
             yield "n_embd", f"{self.n_embd} is not divisible by n_head {self.n_head}"
-        elif self.position == "rope" and self.head_dim % 2:
+        elif self.position == "rope" and self.head_dim % 2:  # rope rotates pairs of dimensions
             yield (
                 "n_head",
                 f"rope needs an even head_dim; n_embd {self.n_embd} / n_head {self.n_head} is "
                 f"{self.head_dim}",
             )
+        # Each frequency has a sine and a cosine.
         if self.position == "sinusoidal" and self.n_embd % 2:
             yield "n_embd", f"sinusoidal positions need an even width, not {self.n_embd}"
+        # Each key and value head serves the same number of query heads.
         if self.n_kv_head is not None and self.n_head % self.n_kv_head:
             yield (
                 "n_kv_head",
@@ -373,7 +377,8 @@ class OptimConfig(Section):
         decays = self.schedule != "constant"
         if decays and self.min_lr > self.learning_rate:
             yield "min_lr", f"{self.min_lr:g} is above learning_rate {self.learning_rate:g}"
-        if self.name != "muon" and self.muon_rate != type(self).model_fields["muon_rate"].default:
+        default_muon_rate = type(self).model_fields["muon_rate"].default
+        if self.name != "muon" and self.muon_rate != default_muon_rate:
             yield "muon_rate", f"is only read with name: muon, and name is {self.name}"
 
 
@@ -447,10 +452,11 @@ class TrainConfig(Section):
 
     @property
     def sequences(self) -> int:
-        """Return the sequences of an optimizer step."""
+        """Return the number of sequences of an optimizer step."""
         return self.batch_size * self.grad_accum_steps
 
     def cross_checks(self) -> Iterator[Problem]:
+        # `sum` would round after each addition, and could end just below 1.
         if math.fsum(self.length_warmup) >= 1:
             yield (
                 "length_warmup",
@@ -461,8 +467,8 @@ class TrainConfig(Section):
 class SampleConfig(Section, filter_fields()):  # type: ignore[misc]
     """How the next token is sampled, and how a sequence begins and ends.
 
-    Applied in this order: repetition penalty, temperature, filters (top_k and those after it),
-    softmax, sampling. Temperature 0 is greedy.
+    The order is: repetition penalty, temperature, filters (top_k and those after it), softmax,
+    sampling. Temperature 0 is greedy.
     """
 
     max_new_tokens: NonNegativeInt = Field(500, description="Tokens to generate.")
@@ -489,10 +495,7 @@ class SampleConfig(Section, filter_fields()):  # type: ignore[misc]
 
 
 class SamplingParams(SampleConfig):
-    """The parameters of a request.
-
-    Those of the `sample` section, and some that the configuration of a run does not have.
-    """
+    """The parameters of a request: the `sample` section, and some that only a request has."""
 
     logprobs: NonNegativeInt | None = Field(
         None,
@@ -524,15 +527,14 @@ class SamplingParams(SampleConfig):
         return self._ids
 
     def limited_to(self, ids: int) -> Self:
-        """Return a copy by which only the first `ids` ids are sampled, and `end_id`.
+        """Return a copy by which only ids below `ids` are sampled, or up to a larger `end_id`.
 
-        A model's vocabulary may be larger than its tokenizer's, in which the ids beyond have no
-        text.
+        A model's vocabulary may be larger than its tokenizer's: the further ids have no text.
         """
         limited = self.model_copy()
         limited._ids = ids
         if self.end_id is not None:
-            # A text could not end otherwise: the end token is often one of those without a text.
+            # The end token often has no text, but without it a sequence could not end.
             limited._ids = max(ids, self.end_id + 1)
         return limited
 
@@ -548,17 +550,17 @@ class Config(Section):
     sample: SampleConfig = Field(default_factory=SampleConfig)
 
     def cross_checks(self) -> Iterator[Problem]:
-        size = self.model.block_size
+        block_size = self.model.block_size
         # The length doubles after each share, so that the first sequences are the shortest.
         pieces = 2 ** len(self.train.length_warmup)
-        min_size = pieces * MIN_SEQUENCE_LENGTH
-        is_divisible = size % pieces == 0
-        if pieces > 1 and not (is_divisible and size >= min_size):
+        min_block_size = pieces * MIN_SEQUENCE_LENGTH
+        is_divisible = block_size % pieces == 0
+        if pieces > 1 and not (is_divisible and block_size >= min_block_size):
             yield (
                 "train.length_warmup",
-                f"cannot cut model.block_size {size} into {pieces} sequences of "
+                f"cannot cut model.block_size {block_size} into {pieces} sequences of "
                 f"{MIN_SEQUENCE_LENGTH} tokens or more; make block_size a multiple of {pieces}, "
-                f"{min_size} or more, or leave out shares",
+                f"{min_block_size} or more, or leave out shares",
             )
         if self.data.items != "none":
             for key in ("length_warmup", "teacher"):
@@ -569,7 +571,7 @@ class Config(Section):
                     )
 
     def without_effect(self) -> Iterator[Problem]:
-        """Yield each key that was changed from its default but is not read, with the reason."""
+        """Yield each key that is not read but does not have its default, with the reason."""
         if self.optim.schedule == "constant":
             yield from self._changed(
                 "optim", ("min_lr", "decay_steps"), "with optim.schedule: constant"
@@ -582,32 +584,33 @@ class Config(Section):
             reason = f"with data.items: {self.data.items}, which have an order of their own"
             yield from self._changed("data", ("order",), reason)
 
-    def _changed(self, name: str, keys: Sequence[str], reason: str) -> Iterator[Problem]:
-        """Yield the keys of a section that do not have their defaults, with the reason."""
-        section = getattr(self, name)
+    def _changed(self, section_name: str, keys: Sequence[str], reason: str) -> Iterator[Problem]:
+        """Yield those keys of a section that do not have their defaults, with the reason."""
+        section = getattr(self, section_name)
         for key in keys:
             value = getattr(section, key)
-            if value != SECTIONS[name].model_fields[key].default:
-                shown = value if isinstance(value, str) else f"{value:g}"
-                yield f"{name}.{key}", f"{shown} has no effect {reason}"
+            if value != SECTIONS[section_name].model_fields[key].default:
+                shown_value = value if isinstance(value, str) else f"{value:g}"
+                yield f"{section_name}.{key}", f"{shown_value} has no effect {reason}"
 
     def sequence_lengths(self) -> list[tuple[int, int]]:
-        """Return the lengths of sequences in the training, each with the number of its steps."""
-        steps = self.train.max_steps
+        """Return the lengths of the training's sequences, each with its number of steps."""
+        max_steps = self.train.max_steps
         shares = self.train.length_warmup
-        # The steps at which the length changes, with the first and the last.
+        # The first step, the steps at which the length doubles, and the end of the training.
         bounds = [0]
-        for share in itertools.accumulate(shares):
-            bounds.append(round(share * steps))
-        bounds.append(steps)
+        for share_so_far in itertools.accumulate(shares):
+            bounds.append(round(share_so_far * max_steps))
+        bounds.append(max_steps)
         lengths = []
         for index, (begin, end) in enumerate(itertools.pairwise(bounds)):
-            halvings = len(shares) - index
-            lengths.append((self.model.block_size >> halvings, end - begin))
+            num_halvings = len(shares) - index
+            length = self.model.block_size // 2**num_halvings
+            lengths.append((length, end - begin))
         return lengths
 
     def leaves(self) -> dict[str, Any]:
-        """Return every value, as JSON has it, by its `section.key`."""
+        """Return every value, as a JSON value, by its `section.key`."""
         leaves = {}
         for name, section in self.model_dump(mode="json").items():
             for key, value in section.items():

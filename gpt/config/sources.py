@@ -19,11 +19,12 @@ from gpt.system.files import text_for_path
 
 _INSTALLED = Path(__file__).parents[1] / "recipes"
 RECIPES = _INSTALLED if _INSTALLED.is_dir() else Path(__file__).parents[2] / "configs"
-"""The folder of the recipes: a wheel has them inside the package, a clone beside it."""
+"""The folder of the recipes: inside the package in a wheel, and beside the package in a clone."""
 MAX_NAME_BYTES = 200
-"""Bytes of the longest name that is made from a text.
+"""Length in bytes of the longest name that is made from a text.
 
-A file's name may have 255 bytes on common filesystems; the rest is for what is added to a run's.
+The name of a file may have 255 bytes on common filesystems. The rest is left for what is added to
+a run's name, such as the number of a second run.
 """
 _HASH_DIGITS = 8
 """Digits of the hash at the end of a name that was too long."""
@@ -32,7 +33,7 @@ _NOT_READ = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 PLACE_KEYS = {"run.name", "run.dir"}
 """The keys that say which folder a run has."""
 _ENDING = re.compile(r"\.[A-Za-z]\w{0,7}$")
-"""The ending of a file's name, such as .txt; in `notes 3.5` there is none."""
+"""The ending of a file's name, such as .txt; `notes 3.5` has no ending."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +41,8 @@ class LoadedConfig:
     """A configuration, and what its file says about the name and the folder of the run.
 
     Attributes:
-        default_name: the name that the file suggests.
-        file: None if the configuration comes from no file.
+        default_name: the run's name if the configuration has none.
+        file: the file that was read; None if the configuration comes from no file.
         is_placed: whether `run.name` or `run.dir` was overridden.
     """
 
@@ -52,7 +53,7 @@ class LoadedConfig:
 
     @property
     def name(self) -> str:
-        """Return the run's name: `run.name`, or else that of the configuration file."""
+        """Return the run's name: `run.name`, or else the default name."""
         return self.config.run.name or self.default_name
 
     @property
@@ -63,12 +64,12 @@ class LoadedConfig:
 
     @property
     def run_file(self) -> Path | None:
-        """Return the file if it may be the configuration in the folder of the run that is meant.
+        """Return the file if it may be the config.yaml that a run has in its own folder.
 
-        If the name or the folder of the run was overridden, another run is meant.
+        Return None if the name or the folder of the run was overridden: then another run is meant.
         """
-        is_own = self.file is not None and self.file.name == "config.yaml" and not self.is_placed
-        return self.file if is_own else None
+        is_config_yaml = self.file is not None and self.file.name == "config.yaml"
+        return self.file if is_config_yaml and not self.is_placed else None
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> LoadedConfig:
@@ -78,11 +79,11 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> LoadedConfig
         ConfigError: the file is missing or unreadable, or anything in it or the overrides is wrong;
             the message holds one line per problem.
     """
-    path = find_config(path)
-    given = {override.partition("=")[0].strip() for override in overrides}
-    config = parse_config(read_yaml(path), str(path), overrides)
-    is_placed = not given.isdisjoint(PLACE_KEYS)
-    return LoadedConfig(config, to_name(path.stem), path, is_placed)
+    file = find_config(path)
+    overridden_keys = {override.partition("=")[0].strip() for override in overrides}
+    config = parse_config(read_yaml(file), str(file), overrides)
+    is_placed = not overridden_keys.isdisjoint(PLACE_KEYS)
+    return LoadedConfig(config, to_name(file.stem), file, is_placed)
 
 
 def recipe_names() -> list[str]:
@@ -92,39 +93,40 @@ def recipe_names() -> list[str]:
 def find_config(source: str | Path) -> Path:
     """Return the configuration file that a path or the name of a recipe means.
 
-    A file that exists comes before a recipe of the same name.
+    A file that exists is preferred to a recipe of the same name. A missing path with a folder or an
+    ending is returned as it is; `read_yaml` reports it.
 
     Raises:
-        ConfigError: there is no such recipe, or no such file but a recipe of its name; the message
-            names the nearest one.
+        ConfigError: the source is a name without a file or a recipe, a missing file with the name
+            of a recipe, or a text in place of a path.
     """
-    message = text_for_path(source)
-    if message is not None:
+    text_message = text_for_path(source)
+    if text_message is not None:
         raise ConfigError(
-            f"{message}; give a YAML file, a recipe's name, or in Python a dict of sections"
+            f"{text_message}; give a YAML file, a recipe's name, or in Python a dict of sections"
         )
     path = Path(source)
-    known = recipe_names()
+    recipes = recipe_names()
     if path.is_file():
         return path
+    # A recipe is given by its name alone, without a folder or an ending.
     is_only_name = path.name == str(source) and not path.suffix
     if not is_only_name:
-        # A recipe is never meant. A path that is missing is reported where the file is read.
-        if not path.exists() and path.stem in known:
+        if not path.exists() and path.stem in recipes:
             raise ConfigError(
                 f"{path}: no such configuration file; did you mean the recipe {path.stem}?"
             )
         return path
-    if path.name not in known:
-        meant = _file_meant(path) or nearest(path.name, known)
-        if not meant:
-            meant = f"; expected a file or one of {', '.join(known)}"
-        raise ConfigError(f"{path.name!r} is neither a file nor a recipe{meant}")
+    if path.name not in recipes:
+        hint = _file_meant(path) or nearest(path.name, recipes)
+        if not hint:
+            hint = f"; expected a file or one of {', '.join(recipes)}"
+        raise ConfigError(f"{path.name!r} is neither a file nor a recipe{hint}")
     return RECIPES / f"{path}.yaml"
 
 
 def _file_meant(path: Path) -> str:
-    """Return `; did you mean ...?` with a YAML file whose ending was left out; "" if none is."""
+    """Return `; did you mean ...?` with the YAML file whose ending was left out, or else ""."""
     for file in (f"{path}.yaml", f"{path}.yml"):
         if Path(file).is_file():
             return f"; did you mean {file}?"
@@ -132,21 +134,23 @@ def _file_meant(path: Path) -> str:
 
 
 def to_name(text: str) -> str:
-    """Return a name for a run that is like a text; a long one is cut, and ends with a hash."""
+    """Return a name for a run that is like a text; a long name is cut, and ends with a hash."""
     return _cleaned(text) or "run"
 
 
 def name_of_text(path: str | Path) -> str:
-    """Return a name for a run on a text, after its path.
+    """Return a name for a run that trains on a text, from the path of the text.
 
-    It is that of a file without its ending, of a folder, or for `*.txt` of the folder with the
-    files. Where no part of the path has a letter, digit or emoji, the name is `run`.
+    The name is that of the file without its ending, or that of the folder. A pattern such as
+    `*.txt` has no name, and gives that of its folder. If no part of the path has a letter, digit or
+    emoji, the name is `run`.
     """
     absolute = os.path.abspath(path)  # noqa: PTH100  # without .., which Path.absolute keeps
     *folders, name = Path(absolute).parts
-    # Path.is_dir would raise for a pattern that is longer than a file name.
+    # Path.is_dir would raise an error for a pattern that is longer than a file name.
     if not os.path.isdir(absolute):  # noqa: PTH112
         name = _ENDING.sub("", name) or name
+    # The nearest part of the path that gives a name is taken.
     for part in (name, *reversed(folders)):
         cleaned = _cleaned(part)
         if cleaned:
@@ -155,30 +159,29 @@ def name_of_text(path: str | Path) -> str:
 
 
 def _cleaned(text: str) -> str:
-    """Return the name that is like a text; "" where a text has no letter, digit or emoji."""
+    """Return the name that is like a text; "" if the text has no letter, digit or emoji."""
     text = unicodedata.normalize("NFC", text)
     hyphened = "".join(char if is_name_character(char) else "-" for char in text)
     name = re.sub("-+", "-", hyphened).strip("-._")
-    # A combining mark may be left at the beginning, where a name has none.
+    # A name cannot begin with a combining mark, which may come first now.
     while name and not is_name_character(name[0], first=True):
         name = name[1:]
     encoded = name.encode()
     if len(encoded) <= MAX_NAME_BYTES:
         return name
-    # Two long names with the same beginning stay different.
-    digest = hashlib.sha256(encoded).hexdigest()[:_HASH_DIGITS]
-    beginning = encoded[: MAX_NAME_BYTES - len(f"-{digest}")]
-    return (
-        f"{beginning.decode(errors='ignore')}-{digest}"  # half a character at the cut is left out
-    )
+    # The hash keeps two long names with the same beginning apart.
+    ending = "-" + hashlib.sha256(encoded).hexdigest()[:_HASH_DIGITS]
+    beginning = encoded[: MAX_NAME_BYTES - len(ending)]
+    # A character of several bytes may be cut in two: `ignore` leaves out its first half.
+    return beginning.decode(errors="ignore") + ending
 
 
 def override(key: str, value: Any) -> str:
-    """Return `key=value` with a value as JSON, which YAML reads back whatever characters it has."""
+    """Return the override `key=value` with the value as JSON, from which YAML reads that value."""
     readable = json.dumps(value, ensure_ascii=False)
     return f"{key}={_NOT_READ.sub(_escape, readable)}"
 
 
 def _escape(found: re.Match[str]) -> str:
     """Return a character of a JSON string as an escape, such as `\\u2028`."""
-    return json.dumps(found[0])[1:-1]  # without the quotes
+    return json.dumps(found[0])[1:-1]  # without the quotes around the string

@@ -1,6 +1,6 @@
-"""YAML as people expect it: `3e-4` is a number, and a key that is given twice is found.
+"""Read and write YAML as people expect it: `3e-4` is a number, and a repeated key is found.
 
-The line of every key is known, for messages.
+The line of every key is recorded for messages.
 """
 
 import re
@@ -14,7 +14,7 @@ import yaml
 Key = tuple[str, ...]
 """A path of keys from the top of a document."""
 MAX_CHARACTERS = 1 << 20
-"""Length of the longest text that is parsed: parsing takes a hundred times its memory."""
+"""Length of the longest text that is parsed: parsing takes a hundred times the text's memory."""
 
 
 @dataclass
@@ -22,8 +22,9 @@ class Document:
     """A parsed YAML mapping.
 
     Attributes:
-        lines: 1-based line of each key.
-        duplicates: keys that are given more than once, with the line of the repetition.
+        data: the values, in nested dicts.
+        lines: the 1-based line of each key; that of the first one if the key is repeated.
+        duplicates: the keys that are given more than once, each with the line of a repetition.
     """
 
     data: dict[str, Any]
@@ -31,16 +32,16 @@ class Document:
     duplicates: list[tuple[Key, int]] = field(default_factory=list)
 
     def line_of(self, key: Key) -> int | None:
-        """Return the line of a key, or else of the nearest key above it, or None."""
+        """Return the line of a key, or else of the nearest key that contains it, or else None."""
         for length in range(len(key), 0, -1):
-            above = key[:length]
-            if above in self.lines:
-                return self.lines[above]
+            outer_key = key[:length]
+            if outer_key in self.lines:
+                return self.lines[outer_key]
         return None
 
 
 class YAMLSyntaxError(Exception):
-    """The text is not YAML, or not a mapping; `line` is 1-based."""
+    """The text is not YAML, or not a mapping; `line` is 1-based, or None if it is not known."""
 
     def __init__(self, message: str, line: int | None) -> None:
         super().__init__(message)
@@ -50,7 +51,7 @@ class YAMLSyntaxError(Exception):
 class _Loader(yaml.SafeLoader):
     """SafeLoader with the numbers and booleans of YAML 1.2: `1e-3` is a float, `no` is a string.
 
-    Tags and aliases are refused: a configuration does not need them, and with them a few lines
+    Tags and aliases are refused: a configuration does not need them, and a few lines with them
     could build objects, refer to themselves or expand to gigabytes.
     """
 
@@ -59,16 +60,16 @@ class _Loader(yaml.SafeLoader):
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         is_alias = isinstance(event, yaml.AliasEvent)
         if is_alias or event.tag is not None:
-            what = "an alias" if is_alias else "a tag"
+            construct = "an alias" if is_alias else "a tag"
             raise yaml.MarkedYAMLError(
-                problem=f"{what} is not allowed here; write the value itself",
+                problem=f"{construct} is not allowed here; write the value itself",
                 problem_mark=event.start_mark,
             )
         return super().compose_node(parent, index)
 
 
 _TAG = "tag:yaml.org,2002:"
-"""How YAML begins the names of its types."""
+"""The beginning of the names that YAML gives its types."""
 _SCALARS = {
     "bool": (r"^(?:true|True|TRUE|false|False|FALSE)$", "tTfF"),
     "int": (r"^[-+]?(?:0|[1-9][0-9_]*)$", "-+0123456789"),
@@ -78,15 +79,15 @@ _SCALARS = {
         "-+.0123456789",
     ),
 }
-"""The types that YAML 1.2 reads otherwise than 1.1, by the pattern of their values.
+"""The types that YAML 1.2 reads in another way than YAML 1.1, each with the pattern of its values.
 
 The pattern is followed by the characters with which such a value begins: PyYAML tries only the
-patterns that it has for the first character of a value.
+patterns that are registered for the first character of a value.
 """
 _REPLACED = {_TAG + kind for kind in (*_SCALARS, "timestamp")}
-"""The types whose patterns of YAML 1.1 are left out; a date stays a string."""
+"""The types whose patterns of YAML 1.1 are left out; without its pattern, a date is a string."""
 
-# A table of the class's own: the one that it inherits belongs to PyYAML.
+# The class gets a table of its own, since the inherited table belongs to PyYAML.
 _Loader.yaml_implicit_resolvers = {}
 for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items():
     kept = [(tag, pattern) for tag, pattern in resolvers if tag not in _REPLACED]
@@ -99,7 +100,7 @@ class _Dumper(yaml.SafeDumper):
     """SafeDumper that quotes every string that `_Loader` or YAML 1.1 would read as another type."""
 
 
-# PyYAML quotes a string that fits one of the dumper's patterns, so that it gets those of both.
+# PyYAML quotes a string that fits a pattern of its dumper: this one has those of both versions.
 _Dumper.yaml_implicit_resolvers = {}
 for table in (yaml.SafeDumper.yaml_implicit_resolvers, _Loader.yaml_implicit_resolvers):
     for first, resolvers in table.items():
@@ -107,9 +108,10 @@ for table in (yaml.SafeDumper.yaml_implicit_resolvers, _Loader.yaml_implicit_res
 
 
 def _represent_text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
-    """Write a text with control characters in double quotes, where they are escaped.
+    """Represent a text, in double quotes if it has characters that cannot be printed.
 
-    PyYAML would not read all of them back as it writes them otherwise.
+    These characters are escaped in double quotes. In other styles PyYAML writes some that it does
+    not read back.
     """
     style = None if text.isprintable() else '"'
     return dumper.represent_scalar(_TAG + "str", text, style=style)
@@ -127,7 +129,7 @@ def parse(text: str) -> Document:
     """Parse one YAML mapping.
 
     Raises:
-        YAMLSyntaxError: the text is not YAML, holds a tag or an alias, is not a mapping, or is too
+        YAMLSyntaxError: the text is not YAML, has a tag or an alias, is not a mapping, or is too
             long.
     """
     if len(text) > MAX_CHARACTERS:
@@ -139,13 +141,13 @@ def parse(text: str) -> Document:
         if isinstance(node, yaml.MappingNode):
             _record_keys(node, (), document)
             document.data = loader.construct_document(node)
-        elif node is not None:
+        elif node is not None:  # an empty text has no node, and is an empty mapping
             raise YAMLSyntaxError("expected 'section: ...' lines", node.start_mark.line + 1)
     return document
 
 
 def parse_value(text: str) -> Any:
-    """Parse the right side of a `key=value` override; YAMLSyntaxError: it is not a YAML value."""
+    """Parse the value of an override; raise YAMLSyntaxError if it is not a YAML value."""
     with _syntax_errors():
         return yaml.load(text, Loader=_Loader)
 
@@ -155,15 +157,16 @@ def _syntax_errors() -> Iterator[None]:
     """Raise a YAMLSyntaxError for each error of PyYAML."""
     try:
         yield
-    except RecursionError:
+    except RecursionError:  # PyYAML calls itself for each level
         raise YAMLSyntaxError("brackets or lists are nested too deeply", None) from None
-    except ValueError:
+    except ValueError:  # `int` refuses more than 4,300 digits
         raise YAMLSyntaxError("a number has too many digits", None) from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         problem = error.problem or error.context or "not YAML"
         line = mark.line + 1 if mark else None
-        raise YAMLSyntaxError(" ".join(problem.split()), line) from error  # in one line
+        # Splitting and joining puts a message of several lines on one.
+        raise YAMLSyntaxError(" ".join(problem.split()), line) from error
     except yaml.YAMLError as error:
         raise YAMLSyntaxError(" ".join(str(error).split()), None) from error
 
@@ -171,7 +174,10 @@ def _syntax_errors() -> Iterator[None]:
 def _record_keys(node: yaml.MappingNode, above: Key, document: Document) -> None:
     """Record in a document the line of every key of a mapping, and the keys that are repeated.
 
-    PyYAML itself takes the last of several values without a word.
+    PyYAML itself takes the last value of a repeated key without an error.
+
+    Args:
+        above: the key whose value is the mapping.
     """
     for key_node, value_node in node.value:
         key = (*above, str(key_node.value))

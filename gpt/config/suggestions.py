@@ -1,4 +1,4 @@
-"""Suggestions for messages: which key or option was probably meant by an unknown one."""
+"""Suggestions for messages: the key or option that was probably meant by an unknown one."""
 
 import difflib
 from collections.abc import Iterable
@@ -43,7 +43,7 @@ NAMES_ELSEWHERE = {
     "n_predict": "sample.max_new_tokens",
     "temp": "sample.temperature",
 }
-"""What nanoGPT, transformers and others call a key that is not spelled like ours."""
+"""The keys of this package by the names that nanoGPT, transformers and others give them."""
 
 OPTIONS_ELSEWHERE = {
     "n": "--num-samples",
@@ -54,13 +54,14 @@ OPTIONS_ELSEWHERE = {
     "out-dir": "--checkpoint",
     "format": "--to",
 }
-"""What nanoGPT, transformers, llama.cpp and others call an option that is not spelled like ours."""
+"""The options of this package by the names that nanoGPT, llama.cpp and others give them."""
 
 
 def did_you_mean(key: tuple[str, ...]) -> str:
-    """Return `; did you mean ...?` with the known key that is nearest to an unknown one.
+    """Return `; did you mean ...?` with the known key that was meant by an unknown key.
 
-    The key of its own section comes before those of others; "" if none is near.
+    A key of the same section is preferred to keys of other sections. Return "" if no key is like
+    the unknown one.
 
     Args:
         key: a section and a key, or a key alone.
@@ -73,49 +74,53 @@ def did_you_mean(key: tuple[str, ...]) -> str:
         return _hint(meant.removeprefix(f"{section}."))
     if name in fields:
         return _hint(f"{section}.{name}")
-    # `train.loss_terms.z_loss=1e-4` is written as train.loss_terms={z_loss: 1e-4}.
-    mapping, _, inner = name.partition(".")
-    if inner and mapping in fields and _takes_dict(fields[mapping].annotation):
-        return _hint(f"'{section}.{mapping}={{{inner}: ...}}'")
-    near_here = _closest(name, fields)
-    if near_here is not None:
-        return _hint(near_here)
-    known = {**{name: name for name in SECTIONS}, **_keys()}
-    near = _closest(name, known)
-    return "" if near is None else _hint(known[near])
+    # `train.loss_terms.z_loss=1e-4` has to be written as `train.loss_terms={z_loss: 1e-4}`.
+    dict_key, _, inner_key = name.partition(".")
+    if inner_key and dict_key in fields and _takes_dict(fields[dict_key].annotation):
+        return _hint(f"'{section}.{dict_key}={{{inner_key}: ...}}'")
+    key_of_section = _closest(name, fields)
+    if key_of_section is not None:
+        return _hint(key_of_section)
+    # A section may be meant too. A key is preferred to a section of the same name.
+    known = {section_name: section_name for section_name in SECTIONS}
+    known.update(_keys())
+    closest_name = _closest(name, known)
+    return "" if closest_name is None else _hint(known[closest_name])
 
 
 def option_meant(name: str, options: Iterable[str], with_keys: bool) -> str | None:
-    """Return the option that was probably meant by an unknown `--name`; None if none is near.
+    """Return the option that was probably meant by an unknown `--name`; None if none is like it.
 
     Args:
-        options: those of the command, with their dashes.
+        name: the unknown option, without its dashes.
+        options: the options of the command, with their dashes.
         with_keys: whether the command has overrides, so that a `section.key` may be meant.
     """
-    own = {option.strip("-"): option for option in options}
+    own_options = {option.strip("-"): option for option in options}
+    # The option or key that each known name means. A name that is added later replaces the same
+    # name, so that the command's own options come last.
     meant: dict[str, str] = {}
-    # What is added later replaces what has the same name: the command's own options come last.
     if with_keys:
         for word, key in NAMES_ELSEWHERE.items():
-            if not key.startswith("sample."):
+            if not key.startswith("sample."):  # for those, `_options_elsewhere` has the options
                 meant[word] = key
         meant.update(_keys())
     for word, option in _options_elsewhere().items():
-        if option in own.values():
+        if option in own_options.values():
             meant[word] = option
-    meant.update(own)
+    meant.update(own_options)
     # Options are spelled with hyphens and keys with underscores, which users mix up.
-    spelled = {word.replace("_", "-"): target for word, target in meant.items()}
-    near = _closest(name.replace("_", "-"), spelled)
-    return None if near is None else spelled[near]
+    hyphened = {word.replace("_", "-"): target for word, target in meant.items()}
+    closest_word = _closest(name.replace("_", "-"), hyphened)
+    return None if closest_word is None else hyphened[closest_word]
 
 
 def _options_elsewhere() -> dict[str, str]:
-    """Return the options of this package by what others call them; a key of `sample` is one too."""
+    """Return the options of this package by the names that others give them."""
     options = {}
     for word, key in NAMES_ELSEWHERE.items():
         section, _, name = key.partition(".")
-        if section == "sample":
+        if section == "sample":  # each key of `sample` is an option too
             options[word] = f"--{name.replace('_', '-')}"
     return {**options, **OPTIONS_ELSEWHERE}
 
@@ -123,13 +128,13 @@ def _options_elsewhere() -> dict[str, str]:
 def _is_for_sampling_only(key: str, section: str) -> bool:
     """Return whether a key of `sample` cannot be meant, since another section was named.
 
-    `length` is many things in other sections.
+    A word such as `length` may mean other things in other sections.
     """
     return key.startswith("sample.") and section not in ("", "sample")
 
 
 def _keys() -> dict[str, str]:
-    """Return `section.key` by key; that of the first section where several have it."""
+    """Return `section.key` by key, with the first section if several sections have the key."""
     keys: dict[str, str] = {}
     for section, model in SECTIONS.items():
         for key in model.model_fields:
@@ -138,18 +143,18 @@ def _keys() -> dict[str, str]:
 
 
 def _takes_dict(kind: Any) -> bool:
-    """Return whether a type is a dict, or a union or annotation of one."""
+    """Return whether a type is a dict, or a union or an `Annotated` with a dict."""
     return get_origin(kind) is dict or any(map(_takes_dict, get_args(kind)))
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return `; did you mean ...?` with the nearest of some names; "" if none is near."""
-    near = _closest(name, known)
-    return "" if near is None else _hint(near)
+    """Return `; did you mean ...?` with the known name that is most like a name, or else ""."""
+    closest_name = _closest(name, known)
+    return "" if closest_name is None else _hint(closest_name)
 
 
 def _closest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that is most like another one; None if none is like it."""
+    """Return the known name that is most like a name; None if no known name is like it."""
     matches = difflib.get_close_matches(name, list(known), n=1)
     return matches[0] if matches else None
 
