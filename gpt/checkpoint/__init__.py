@@ -1,4 +1,4 @@
-"""Checkpoints and run folders: a crash loses nothing that was saved, and every read is verified."""
+"""Checkpoints and run folders: a crash loses no saved file, and whatever is read is verified."""
 
 from gpt.checkpoint.finding import (
     RUNS,

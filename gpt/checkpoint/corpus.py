@@ -1,4 +1,4 @@
-"""The corpus that a checkpoint was trained on, from the token files that its training wrote."""
+"""Read the corpus that a checkpoint was trained on from the token files of its training."""
 
 from gpt.checkpoint.loading import Loaded
 from gpt.data.dataset import META, Dataset, join_texts, open_dataset, token_folders
@@ -8,16 +8,19 @@ from gpt.system.invocation import command_line
 
 
 def training_dataset(loaded: Loaded) -> Dataset:
-    """Open the token files of a run.
+    """Open the token files that a checkpoint was trained on.
 
-    Raise ConfigError where they are gone or belong to another tokenizer.
+    Raises:
+        ConfigError: the checkpoint does not name its token files, or the files are gone or have
+            another tokenizer.
     """
     if "data" not in loaded.state:
         raise ConfigError(
             f"{loaded.folder} has no record of its training corpus; give a text with --text-file"
         )
     tokens_folder = expand_home(loaded.config.data.dir, "data.dir") / "tokens"
-    # A run on several texts has a fingerprint, and a folder of tokens, for each.
+    # The state has the fingerprint of each text that the model was trained on, and each text has a
+    # folder of token files.
     folders = token_folders(tokens_folder, str(loaded.state["data"]))
     for folder in folders:
         if not (folder / META).is_file():
@@ -35,8 +38,9 @@ def training_dataset(loaded: Loaded) -> Dataset:
 
 
 def training_items(dataset: Dataset) -> frozenset[str]:
-    """Return the texts of the items of the training split, without their ends."""
+    """Return the texts of the items of the training split, without their end tokens."""
     assert dataset.items is not None
     end = dataset.tokenizer.decode([dataset.items.end])
-    # the last part is the empty text after the end of the last item
-    return frozenset(dataset.tokenizer.decode(dataset.train).split(end)[:-1])
+    texts = dataset.tokenizer.decode(dataset.train).split(end)
+    # The last of these texts is empty: it follows the end of the last item.
+    return frozenset(texts[:-1])

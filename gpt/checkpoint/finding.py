@@ -12,7 +12,7 @@ from gpt.system.files import text_for_path
 from gpt.system.invocation import command_line
 
 RUNS = Path("runs")
-"""Folder in which a run is looked for by its name: the default of `run.dir`."""
+"""The folder in which a run is looked for by its name: the default of `run.dir`."""
 SHOWN_RUNS = 5
 """How many runs a message about a missing run lists."""
 
@@ -23,17 +23,18 @@ def run_around(folder: Path) -> RunFolder | None:
     The folder may be the run's own folder or that of one of its checkpoints.
     """
     if folder.name in ("", ".."):
-        # `.` and `..` do not tell the folder's name. Path.absolute would keep the `..`, and
-        # Path.resolve would follow links.
+        # The paths `.` and `..` do not contain the folder's name. Path.absolute would keep the
+        # `..`, and Path.resolve would follow links.
         folder = Path(os.path.abspath(folder))  # noqa: PTH100
-    places = [folder]
+    run_folders = [folder]
     parent = folder.parent
-    if parent.name in ("", ".."):  # as of `step-10`, which is given inside of `checkpoints`
+    # The parent of a path without a folder, such as `step-10`, is `.`, which has no name either.
+    if parent.name in ("", ".."):
         parent = Path(os.path.abspath(parent))  # noqa: PTH100
     if parent.name == "checkpoints":
-        places.append(parent.parent)
-    for place in places:
-        run = RunFolder(place)
+        run_folders.append(parent.parent)
+    for run_folder in run_folders:
+        run = RunFolder(run_folder)
         if run.has_checkpoints:
             return run
     return None
@@ -43,10 +44,14 @@ def find_checkpoint(path: Path | None, runs: Path, prefer: str = "best") -> Path
     """Find the checkpoint folder that a user means.
 
     Args:
-        path: a run folder, a checkpoint folder, or `best` or `last` in a run folder; either a path
-            or a name below `runs`. None means the newest run in `runs`.
+        path: a run folder, a checkpoint folder, or `best` or `last` in a run folder, by its path or
+            by its name below `runs`. None means the newest run in `runs`.
         runs: the folder of all runs.
-        prefer: `best` or `last`, for a run folder that has both.
+        prefer: the checkpoint of a run folder to take: `best` or `last`.
+
+    Raises:
+        CheckpointError: there is no such run or checkpoint, the run has no checkpoint or a damaged
+            pointer, or the text of a corpus was given in place of a path.
     """
     if path is None:
         path = _newest_run(runs)
@@ -59,8 +64,8 @@ def find_checkpoint(path: Path | None, runs: Path, prefer: str = "best") -> Path
     if (place / MANIFEST).is_file():
         return place
 
-    # What is left is a run folder, or `best` or `last` in one, for which alone `find_place` returns
-    # a path that does not exist.
+    # The path is now that of a run folder, or of `best` or `last` in a run folder. Only for these
+    # two does `find_place` return a path that does not exist: their files are best.json, last.json.
     is_pointer = not place.exists()
     run = RunFolder(place.parent if is_pointer else place)
     pointer = place.name if is_pointer else prefer
@@ -69,9 +74,12 @@ def find_checkpoint(path: Path | None, runs: Path, prefer: str = "best") -> Path
         raise CheckpointError(f"{damaged}; give a folder in {run.path / 'checkpoints'} instead")
     found = run.pointed(pointer)
     if found is None and not is_pointer:
-        # The user named the run only, so that any of its checkpoints will do: there is no best one
-        # before the first evaluation.
-        found = run.pointed("last") or next(iter(run.checkpoints()), None)
+        # The user named only the run, so that any of its checkpoints will do. A run has no best
+        # checkpoint before its first evaluation.
+        found = run.pointed("last")
+        if found is None:
+            newest_first = run.checkpoints()
+            found = newest_first[0] if newest_first else None
     if found is None:
         raise CheckpointError(f"{place} holds no checkpoint; train first, or give another run")
     return found
@@ -80,7 +88,7 @@ def find_checkpoint(path: Path | None, runs: Path, prefer: str = "best") -> Path
 def find_run(path: Path, runs: Path = RUNS) -> Path:
     """Find the folder of a run that a user means, by its path or by its name below `runs`.
 
-    A run that has saved no checkpoint yet is found too, unlike by `find_checkpoint`.
+    Unlike `find_checkpoint`, this function also finds a run that has saved no checkpoint yet.
 
     Raises:
         CheckpointError: there is nothing at that path and no run of that name, or the text of a
@@ -124,8 +132,8 @@ def configuration_around(checkpoint: Path) -> Path:
 def name_of_model(checkpoint: Path, config: Config) -> str:
     """Return the name under which the model of a checkpoint is shown.
 
-    The name of the run's folder is preferred to `run.name`: a second run of that name has a number
-    in the name of its folder, and a user may have renamed it.
+    The name of the run's folder is preferred to `run.name`: the folder of a second run of that name
+    has a number in its name, and a user may have renamed the folder.
     """
     run = run_around(checkpoint)
     if run is not None:
@@ -136,19 +144,19 @@ def name_of_model(checkpoint: Path, config: Config) -> str:
 def find_place(path: Path, runs: Path) -> Path | None:
     """Return the path of a run, a checkpoint, `best` or `last`: as given, or else in `runs`.
 
-    A file in the folder of a run or a checkpoint means that folder. A path that leads to anything
-    else, such as a folder of the same name, is taken only if there is no such run in `runs`. None
-    means that there is nothing at either path.
+    A file in the folder of a run or a checkpoint means that folder. A path to anything else, such
+    as another folder with the name of a run, is returned only if `runs` has no such run. None means
+    that nothing exists at either path.
     """
-    places = [path, runs / path]  # of an absolute path, both are the path itself
-    for place in places:
-        folder = _folder_of(place)
+    candidates = [path, runs / path]  # if the path is absolute, both are the path itself
+    for candidate in candidates:
+        folder = _folder_of(candidate)
         if holds_model(folder):
-            # `best` and `last` are returned as they are, for `find_checkpoint`.
-            return folder if place.is_file() else place
-    for place in places:
-        if _folder_of(place).exists():
-            return place
+            # `best` and `last` are returned as they are: `find_checkpoint` reads these pointers.
+            return folder if candidate.is_file() else candidate
+    for candidate in candidates:
+        if _folder_of(candidate).exists():
+            return candidate
     return None
 
 
@@ -161,30 +169,30 @@ def holds_model(folder: Path) -> bool:
     return run.is_checkpoint or run.has_checkpoints
 
 
-def _folder_of(place: Path) -> Path:
-    """Return the folder that contains a file or a pointer; any other path is returned as it is."""
-    # `best` is no file: the pointer's own file is best.json.
-    is_pointer = place.name in ("best", "last") and not place.exists()
-    if is_pointer or place.is_file():
-        return place.parent
-    return place
+def _folder_of(path: Path) -> Path:
+    """Return the folder that contains a file or a pointer; return any other path as it is."""
+    # `best` itself does not exist: the file of the pointer is best.json.
+    is_pointer = path.name in ("best", "last") and not path.exists()
+    if is_pointer or path.is_file():
+        return path.parent
+    return path
 
 
 def similar_run(path: Path, runs: Path) -> str:
     """Return the end of a message about a missing path.
 
-    It suggests a folder with a similar name, or else lists the newest runs.
+    The text suggests a folder with a similar name, or else lists the newest runs.
     """
-    # A path that begins with the name of a run is meant below `runs`.
+    # A path that begins with the name of a run is taken as a path below `runs`.
     if path.parts and (runs / path.parts[0]).is_dir():
         path = runs / path
-    # The first missing part of the path is the one that is misspelled.
+    # The first missing part of the path is probably misspelled.
     while not path.parent.exists():
         path = path.parent
-    # A name without a folder is looked for among the runs, and not in the current folder.
-    place = path.parent if path.parent != Path() else runs
-    folders = [entry.name for entry in place.glob("*") if entry.is_dir()]
-    suggestion = nearest(path.name, folders)
+    # For a name without a folder, the runs are suggested and not the current folder's content.
+    parent = path.parent if path.parent != Path() else runs
+    folder_names = [entry.name for entry in parent.glob("*") if entry.is_dir()]
+    suggestion = nearest(path.name, folder_names)
     if suggestion:
         return suggestion
     newest = _newest_first(runs)[:SHOWN_RUNS]
@@ -197,7 +205,8 @@ def similar_run(path: Path, runs: Path) -> str:
 def _newest_first(runs: Path) -> list[Path]:
     """Return the folders of all runs that have saved a checkpoint, the latest save first.
 
-    A training writes last.json anew at each save, so that its time is that of the save.
+    A training replaces last.json at each save, so that the time of that file is the time of the
+    save.
     """
     pointers = [file for file in runs.glob("*/last.json") if file.is_file()]
     pointers.sort(key=lambda file: file.stat().st_mtime, reverse=True)

@@ -1,8 +1,8 @@
 """One checkpoint: a folder of plain files with a manifest of their hashes.
 
-It is written under a temporary name, flushed to disk and renamed, and verified whenever it is read.
-The weights are in safetensors files; the other files hold tensors and plain values only. Reading
-any of them cannot run code.
+The folder is written under a temporary name, flushed to disk and renamed, and verified whenever it
+is read. The weights are in a safetensors file; the other files have only tensors and plain values.
+Reading any of the files cannot run code.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ from gpt.system.errors import CheckpointError, GPTError, explained
 from gpt.system.files import make_folder, parse_json, sync_file, sync_folder, temporary_folder
 
 FILES = ("model.safetensors", "optimizer.pt", "state.json", "config.yaml", "tokenizer.json")
-"""The files of a checkpoint, beside the manifest."""
+"""The files of a checkpoint, without the manifest."""
 READABLE_FOLDER = 0o755
 READABLE_FILE = 0o644
 """Modes by which others may read a checkpoint, but only its owner may write it."""
@@ -41,7 +41,7 @@ READABLE_FILE = 0o644
 class Checkpoint:
     """The contents of a checkpoint."""
 
-    model: dict[str, Tensor]  # weights; a tied weight has one name
+    model: dict[str, Tensor]  # weights by name; a tied weight has only one of its names
     training: dict[str, Any]  # optimizer, scaler and generator states: tensors and plain values
     state: dict[str, Any]  # step, losses and counters, as JSON values
     config: Config
@@ -51,12 +51,13 @@ class Checkpoint:
 def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     """Write a checkpoint as `folder`.
 
-    An existing folder is replaced; after a CheckpointError it is still there.
+    An existing folder is replaced. It still exists after a CheckpointError, which means that the
+    checkpoint could not be written.
     """
     try:
         make_folder(folder.parent)
         with temporary_folder(folder) as temporary:
-            # A temporary folder is for its owner only.
+            # A new temporary folder can be read only by its owner.
             temporary.chmod(READABLE_FOLDER)
             write_files(temporary, _serialize(checkpoint))
             _move_into_place(temporary, folder)
@@ -75,37 +76,41 @@ def read_checkpoint(folder: Path, training: bool = True) -> Checkpoint:
         CheckpointError: a file is missing, damaged or not of this format, or a plugin is missing;
             the message names the file or the plugin.
     """
-    check_sizes(folder)  # before the files are read, which takes memory
+    check_sizes(folder)  # first, because reading files of a wrong size could fill the memory
     names = [name for name in FILES if training or name != "optimizer.pt"]
     files = read_files(folder, names)
     with _parsing(folder, "model.safetensors", files) as content:
         model = safetensors.torch.load(content)
-    states: dict[str, Any] = {}
+    training_state: dict[str, Any] = {}
     if training:
         with _parsing(folder, "optimizer.pt", files) as content:
-            states = _require_dict(load_pickle(io.BytesIO(content)))
+            training_state = _require_dict(load_pickle(io.BytesIO(content)))
     with _parsing(folder, "state.json", files) as content:
         state = _require_dict(parse_json(content))
-        # Before the configuration, which may use names that only the plugins know.
+        # The plugins are checked first: without them, the configuration may have unknown names.
         require_plugins(state.get("plugins"))
     with _parsing(folder, "config.yaml", files) as content:
         config = parse_config(content.decode("utf-8"), str(folder / "config.yaml"))
     with _parsing(folder, "tokenizer.json", files) as content:
         tokenizer = tokenizer_from_dict(parse_json(content))
-    return Checkpoint(model, states, state, config, tokenizer)
+    return Checkpoint(model, training_state, state, config, tokenizer)
 
 
 @contextmanager
 def _parsing(folder: Path, name: str, files: Mapping[str, bytes]) -> Iterator[bytes]:
-    """Give the content of one file; an error in this context becomes a CheckpointError about it."""
+    """Yield the content of a file, and turn an error in this context into one that names the file.
+
+    The new error is a CheckpointError.
+    """
     if name not in files:
         raise CheckpointError(f"{folder / MANIFEST} does not list {name}")
     try:
         yield files[name]
     except CheckpointError as error:
+        # The message is complete but for the checkpoint that it is about.
         raise CheckpointError(f"{folder}: {error}") from None
     except Exception as error:
-        # Parsers of foreign bytes, unpicklers above all, can raise any error.
+        # A parser, above all one of pickles, can raise any error for bytes that a stranger made.
         raise CheckpointError(f"{folder / name} cannot be read: {explained(error)}") from None
 
 
@@ -116,14 +121,14 @@ def _require_dict(value: Any) -> dict[str, Any]:
 
 
 def _serialize(checkpoint: Checkpoint) -> dict[str, bytes]:
-    """Return the contents of a checkpoint's files, by name."""
+    """Return the content of each file of a checkpoint, by the file's name."""
     # safetensors refuses tensors that are not contiguous.
     weights = {name: value.detach().contiguous() for name, value in checkpoint.model.items()}
-    training = io.BytesIO()
-    torch.save(checkpoint.training, training)
+    optimizer_file = io.BytesIO()
+    torch.save(checkpoint.training, optimizer_file)
     return {
         "model.safetensors": safetensors.torch.save(weights),
-        "optimizer.pt": training.getvalue(),
+        "optimizer.pt": optimizer_file.getvalue(),
         "state.json": json.dumps(checkpoint.state, indent=1).encode(),
         "config.yaml": dump_config(checkpoint.config).encode(),
         "tokenizer.json": json.dumps(checkpoint.tokenizer.to_dict()).encode(),
@@ -133,7 +138,7 @@ def _serialize(checkpoint: Checkpoint) -> dict[str, bytes]:
 def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
     """Write files and then their manifest, each flushed to disk.
 
-    The manifest comes last: a folder without it is no checkpoint.
+    The manifest comes last: a folder without a manifest is not taken for a checkpoint.
     """
     entries = {}
     for name, content in files.items():
@@ -142,27 +147,27 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
     for name, content in {**files, MANIFEST: manifest}.items():
         path = folder / name
         path.write_bytes(content)
-        path.chmod(READABLE_FILE)  # whatever the umask is
+        path.chmod(READABLE_FILE)  # a strict umask would keep others from reading the file
         sync_file(path)
-    sync_folder(folder)  # its entries, so that no file is missing after a loss of power
+    sync_folder(folder)  # the list of its files, of which none may be missing after a power cut
 
 
 def _move_into_place(temporary: Path, folder: Path) -> None:
     """Rename a temporary folder to `folder`.
 
-    A rename cannot replace a folder that has content. An existing one is first moved aside, under
-    a name at which readers look too, so that a crash between the two renames loses nothing.
+    A rename cannot replace a folder that has content. An existing folder is first moved aside,
+    under a name at which readers look too, so that a crash between the two renames loses nothing.
     """
     aside = folder.with_name(folder.name + ".old")
-    # If there is no `folder`, such a crash may have left `aside` as the only copy, which stays
-    # until the new folder is in place.
+    # If `folder` does not exist, such a crash may have left `aside` as the only copy. Then `aside`
+    # stays until the new folder is in place.
     if folder.exists():
         shutil.rmtree(aside, ignore_errors=True)
         folder.rename(aside)
     try:
         temporary.rename(folder)
     except OSError:
-        # The former checkpoint goes back to its place.
+        # The existing checkpoint goes back to its place.
         if aside.exists():
             aside.rename(folder)
         raise
@@ -171,8 +176,9 @@ def _move_into_place(temporary: Path, folder: Path) -> None:
 
 
 def read_state(folder: Path) -> dict[str, Any]:
-    """Read and verify the state of a checkpoint (step, losses, counters), and no other file."""
+    """Read and verify the state of a checkpoint (step, losses, counters), but no other file."""
     path = folder / "state.json"
+    # If the manifest does not list the file, the empty content raises the error below.
     content = read_files(folder, [path.name]).get(path.name, b"")
     try:
         return dict(parse_json(content))
@@ -181,7 +187,7 @@ def read_state(folder: Path) -> dict[str, Any]:
 
 
 def read_description(folder: Path) -> tuple[Config, Tokenizer]:
-    """Read and verify the configuration and the tokenizer of a checkpoint, and no other file."""
+    """Read and verify the configuration and the tokenizer of a checkpoint, but no other file."""
     files = read_files(folder, ["config.yaml", "tokenizer.json"])
     try:
         config = parse_config(files["config.yaml"].decode("utf-8"), str(folder / "config.yaml"))

@@ -21,7 +21,7 @@ from gpt.system.progress import Report, announce_if_slow, print_line
 MAX_POSITION_TABLE_BYTES = 128 << 20
 """Size of the position tables that every model may have, however small its weights are."""
 MAX_TABLE_BYTES_PER_WEIGHT_BYTE = 8
-"""How many times larger than the weights the position tables may be, beyond that size.
+"""How many times larger than the weights position tables of more than that size may be.
 
 No sensible configuration comes near this ratio.
 """
@@ -38,7 +38,7 @@ class Loaded:
     state: dict[str, Any]  # step, losses, counters and dataset fingerprint, as JSON values
 
 
-# A caller may be in inference mode; weights that are created in it could never be trained.
+# The caller may be in inference mode, and weights that are created in it could never be trained.
 @torch.inference_mode(False)
 def load_trained(
     path: Path | None,
@@ -47,22 +47,24 @@ def load_trained(
     weights: str | None = None,
     report: Report = print_line,
 ) -> Loaded:
-    """Load the model of a checkpoint, see `find_checkpoint`, in eval mode.
+    """Load the model of a checkpoint in eval mode.
 
     Args:
-        weights: format to which the weights are converted, see `gpt.quantize`; None keeps the
+        path: the checkpoint or its run, see `find_checkpoint`.
+        runs: the folder of all runs.
+        weights: the format to which the weights are converted, see `gpt.quantize`; None keeps the
             format in which they were saved.
 
     Raises:
-        CheckpointError: there is no checkpoint, it is damaged, or its weights do not fit its
-            configuration.
+        CheckpointError: there is no checkpoint, or the checkpoint is damaged, or its weights do not
+            fit its configuration.
         InputError: the saved weights have a format that cannot be converted to `weights`.
     """
     with announce_if_slow(report, "loading the model"):
         folder, checkpoint = _find_and_read(path, runs)
         model = build_model(checkpoint, folder)
-        # `quantize` refuses weights that are quantized already, so that it is called only for a
-        # change.
+        # `quantize` refuses weights that are quantized already, so that it is called only if the
+        # format changes.
         if weights is not None and weights != weights_format(model):
             model = quantize(model, weights)
         model = model.to(device).eval()
@@ -72,10 +74,10 @@ def load_trained(
 def _find_and_read(path: Path | None, runs: Path) -> tuple[Path, Checkpoint]:
     """Return a checkpoint's folder and contents, by `find_checkpoint` and `read_checkpoint`.
 
-    A training may remove the checkpoint between finding and reading it. Then the run has a newer
-    one; the search is repeated until the same error comes twice.
+    A training may remove the checkpoint after it was found and before it is read. The run then has
+    a newer checkpoint, which a second search finds.
     """
-    # The same error twice means that the checkpoint is not there, or damaged.
+    # If the same error comes twice, the checkpoint is missing or damaged, and not just removed.
     last_message = None
     while True:
         try:
@@ -91,8 +93,8 @@ def _find_and_read(path: Path | None, runs: Path) -> tuple[Path, Checkpoint]:
 def build_model(checkpoint: Checkpoint, folder: Path) -> GPT:
     """Build a model with the checkpoint's weights on the CPU, in training mode.
 
-    The files of a checkpoint may not fit each other; everything is compared before memory is
-    allocated by a size that config.yaml names.
+    The files of a checkpoint may not fit each other. Everything is compared before memory is
+    allocated for the sizes that config.yaml states.
 
     Args:
         folder: the checkpoint's folder, for messages.
@@ -103,19 +105,19 @@ def build_model(checkpoint: Checkpoint, folder: Path) -> GPT:
         raise CheckpointError(
             f"{folder}: the tokenizer has {num_ids} ids, the model {config.vocab_size}"
         )
-    # A name such as `h.3.attn.c_q.weight` belongs to block 3. Blocks are counted first, since even
-    # a model without memory takes long to build from a wrong n_layer of a million.
+    # A weight with a name such as `h.3.attn.c_q.weight` belongs to block 3. Blocks are counted
+    # first, since with a wrong n_layer even a model on the meta device takes long to build.
     blocks = {name.split(".")[1] for name in checkpoint.model if name.startswith("h.")}
     if len(blocks) != config.n_layer:
         raise CheckpointError(
             f"{folder}: config.yaml has n_layer {config.n_layer}, "
             f"model.safetensors {len(blocks)} blocks"
         )
-    # Building a model draws initial weights, which are overwritten below; the caller's generator
-    # has to stay as it was.
+    # Building a model draws random initial weights, which are overwritten below. This must not
+    # change the caller's random number generator.
     with torch.random.fork_rng(devices=[]):
         try:
-            # On the meta device, wrong sizes in config.yaml allocate nothing.
+            # On the meta device, no size in config.yaml allocates memory.
             with meta_device():
                 meta_model = GPT(config)
             check_weights(_in_format(meta_model, checkpoint.model), checkpoint.model, folder)
@@ -124,7 +126,7 @@ def build_model(checkpoint: Checkpoint, folder: Path) -> GPT:
                 f"{folder / 'config.yaml'} has sizes that no tensor can have: {error}"
             ) from None
         check_tables(meta_model, checkpoint.model, folder / "config.yaml")
-        # All sizes are known to be right, so that memory may be allocated now.
+        # All sizes have been checked, so that memory may be allocated now.
         model = _in_format(GPT(config), checkpoint.model)
     # Not strict, because the weights leave out a tied head; `check_weights` compared all names.
     model.load_state_dict(checkpoint.model, strict=False)
@@ -134,15 +136,16 @@ def build_model(checkpoint: Checkpoint, folder: Path) -> GPT:
 def check_tables(model: GPT, weights: Mapping[str, Tensor], source: str | Path) -> None:
     """Raise CheckpointError if a model's position tables are unreasonably large.
 
-    The tables are computed from `block_size` and are in no file, so that no other check limits
-    how much memory a wrong configuration takes.
+    The tables are computed from `block_size` and are not in the files, so that no other check
+    limits how much memory they take.
 
     Args:
-        model: a model, also on the meta device.
+        model: a model, which may be on the meta device.
         weights: the saved weights.
         source: the name of the configuration, for the message.
     """
-    table_bytes = sum(table.nbytes for table in model.buffers())  # of shapes, also without memory
+    # The position tables are the buffers of a model. On the meta device they have sizes too.
+    table_bytes = sum(table.nbytes for table in model.buffers())
     weight_bytes = sum(weight.nbytes for weight in weights.values())
     limit = max(MAX_POSITION_TABLE_BYTES, MAX_TABLE_BYTES_PER_WEIGHT_BYTE * weight_bytes)
     if table_bytes > limit:
@@ -161,7 +164,7 @@ def _in_format(model: GPT, weights: dict[str, Tensor]) -> GPT:
 
 
 def weights_of(model: GPT) -> dict[str, Tensor]:
-    """Return the weights to save, by name; a tied head is left out, since it is the embedding."""
+    """Return the weights to save, by name; a tied head, which is the embedding, is left out."""
     tied = {"lm_head.weight"} if model.config.tie_weights else set()
     return {name: value for name, value in model.state_dict().items() if name not in tied}
 
@@ -177,15 +180,15 @@ def bare_checkpoint(
 
     Args:
         state: further values of the checkpoint's state.
-        sample: how it samples; None: by the defaults.
-        items: what it was trained on, see `DataConfig.items`.
+        sample: how the model samples; None means the defaults.
+        items: what text the model was trained on, see `DataConfig.items`.
     """
     data = DataConfig.model_validate({"tokenizer": tokenizer.to_dict()["type"], "items": items})
     config = Config(model=model.config, data=data, sample=sample or SampleConfig())
     weights = {name: value.detach().cpu() for name, value in weights_of(model).items()}
-    progress = {"step": 0, **(state or {})}
-    # There is no training state: no optimizer has made these weights here.
-    return Checkpoint(weights, training={}, state=progress, config=config, tokenizer=tokenizer)
+    full_state = {"step": 0, **(state or {})}
+    # The training state is empty, since no optimizer of this package has made these weights.
+    return Checkpoint(weights, training={}, state=full_state, config=config, tokenizer=tokenizer)
 
 
 def load_weights(model: GPT, weights: dict[str, Tensor], folder: Path) -> None:
@@ -199,7 +202,7 @@ def check_weights(model: GPT, weights: dict[str, Tensor], folder: Path) -> None:
     """Raise CheckpointError unless saved weights have a model's names, shapes and types."""
     expected = {name: _shape_and_type(value) for name, value in weights_of(model).items()}
     actual = {name: _shape_and_type(value) for name, value in weights.items()}
-    # Names of both, since a weight may be missing in either.
+    # The names of both are compared, since a weight may be missing in the model or in the file.
     for name in [*expected, *actual]:
         if expected.get(name) != actual.get(name):
             raise CheckpointError(

@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint, with the size and sha256 of each file, and reading files by it."""
+"""Read the manifest of a checkpoint, and verify files by the size and sha256 that it states."""
 
 import hashlib
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from gpt.system.errors import CheckpointError, explained
 from gpt.system.files import MAX_JSON_BYTES, MAX_SMALL_JSON_BYTES, parse_json, read_file, sha256_of
 
 FORMAT = 1
-"""Version of the checkpoint's layout; other versions are refused."""
+"""The version of a checkpoint's layout; other versions are refused."""
 
 MANIFEST = "manifest.json"
 """The name of the manifest; only a checkpoint's folder has both it and a config.yaml."""
@@ -21,13 +21,14 @@ MAX_PARSED_BYTES = {
     "config.yaml": MAX_JSON_BYTES,
     "tokenizer.json": MAX_JSON_BYTES,
 }
-"""The largest size of each file that is parsed: parsing takes many times its size in memory."""
+"""The largest sizes of files that are parsed: parsing takes many times a file's size in memory."""
 MAX_OPTIMIZER_BYTES = 1 << 30
 """The largest size of optimizer.pt that is not compared with the size of the weights."""
 MAX_OPTIMIZER_RATIO = 16
 """How many times larger than the weights optimizer.pt may be.
 
-AdamW keeps two moments, twice the size of float32 weights; the rest is for other optimizers.
+The two moments of AdamW take twice the size of float32 weights. The rest of the factor is left for
+other optimizers.
 """
 
 
@@ -53,7 +54,7 @@ def check_sizes(folder: Path) -> None:
     _require_memory(folder, entries)
     for name, entry in entries.items():
         _check_size(_path_of(folder, name), entry)
-    # After the loop, which found that each entry states a size.
+    # Only now, since the loop has checked that each entry states a size.
     _require_plausible_optimizer(folder, entries)
 
 
@@ -68,14 +69,17 @@ def read_files(folder: Path, names: Sequence[str]) -> dict[str, bytes]:
 
 
 def _path_of(folder: Path, name: str) -> Path:
-    """Return the path of a file in a checkpoint; a manifest may name none outside the folder."""
+    """Return the path of a file in the folder, even if the manifest names a file outside of it."""
     return folder / Path(name).name
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
-    """Return each file's entry by its name: a size and a sha256, unless the manifest is damaged."""
+    """Return the manifest's entry for each file, by name.
+
+    An entry has a size and a sha256, unless the manifest is damaged.
+    """
     try:
-        # The JSON may hold anything: `int` and `dict` raise errors for other values.
+        # A damaged manifest may have any JSON values: `int` and `dict` raise errors for wrong ones.
         manifest = parse_json(read_file(folder / MANIFEST, MAX_SMALL_JSON_BYTES))
         version = int(manifest["format"])
         entries = dict(manifest["files"])
@@ -94,7 +98,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
 
 def _require_memory(folder: Path, entries: dict[str, Any]) -> None:
     """Raise CheckpointError if the files together are larger than the available memory."""
-    # Damaged entries are left out here; `_check_size` reports them.
+    # Damaged entries are left out here, because `_check_size` reports them.
     sizes = [entry.get("size") for entry in entries.values() if isinstance(entry, dict)]
     needed = sum(size for size in sizes if isinstance(size, int))
     available = available_bytes(torch.device("cpu"))
@@ -107,7 +111,7 @@ def _require_memory(folder: Path, entries: dict[str, Any]) -> None:
 def _require_plausible_optimizer(folder: Path, entries: dict[str, Any]) -> None:
     """Raise CheckpointError if optimizer.pt is too large to be the state of any optimizer.
 
-    Its pickle is read as a whole, which the size of the weights does not limit otherwise.
+    The whole file is read into memory, and no other check limits its size.
     """
     if "model.safetensors" not in entries or "optimizer.pt" not in entries:
         return
@@ -121,9 +125,9 @@ def _require_plausible_optimizer(folder: Path, entries: dict[str, Any]) -> None:
 
 
 def _read_verified(path: Path, entry: Any) -> bytes:
-    """Return the content of a file, after its size and its hash are compared with its entry."""
+    """Read a file, and compare its size and its hash with its entry in the manifest."""
     size = _check_size(path, entry)
-    # The file may grow before it is read, and a file that is parsed may be too large for that.
+    # The limit holds if the file grows before it is read. It is lower for a file that is parsed.
     max_bytes = min(size, MAX_PARSED_BYTES.get(path.name, size))
     try:
         content = read_file(path, max_bytes)
@@ -138,7 +142,7 @@ def _check_size(path: Path, entry: Any) -> int:
     try:
         size = path.stat().st_size
     except (OSError, ValueError) as error:
-        # A name that no file can have, such as one with a null byte, is a ValueError.
+        # A name that no file can have, such as one with a null byte, raises ValueError.
         raise CheckpointError(f"cannot read {path}: {explained(error)}") from None
     if not isinstance(entry, dict) or size != entry.get("size"):
         raise CheckpointError(

@@ -1,4 +1,4 @@
-"""Read files of `torch.save`, which a stranger may have made; nothing is executed or inflated."""
+"""Read files of `torch.save` that a stranger may have made, without running code in them."""
 
 import os
 import pickletools
@@ -12,8 +12,8 @@ from gpt.system.errors import quoted
 MAX_DEPTH = 1000
 """The deepest nesting of tuples that is read.
 
-`torch.save` nests a few. Python hashes nested tuples recursively; from some 50,000 levels on that
-overflows the stack and kills the process.
+`torch.save` needs only a few levels. Python hashes nested tuples recursively: some 50,000 levels
+overflow the stack and kill the process.
 """
 
 
@@ -21,17 +21,18 @@ def load_pickle(file: BinaryIO) -> Any:
     """Return the value that `torch.save` wrote into a file, without executing any of its code.
 
     Raises:
-        ValueError: the file would execute code, take more memory than its size, or is damaged.
+        ValueError: the file would execute code or take more memory than its size, or is damaged.
     """
-    # The `except` below turns any error into one for the user, so that the messages here are short.
+    # The messages of ValueErrors inside of `try` are never shown: `except` replaces them.
     try:
-        # The archive is inspected by torch's own reader: another reader of zip files may see other
-        # entries in a malicious one.
+        # The zip archive is inspected by torch's own reader, since another reader may see other
+        # entries in a malicious archive.
         archive = torch._C.PyTorchFileReader(file)
         sizes = [archive.get_record_size(name) for name in archive.get_all_records()]
         file_size = file.seek(0, os.SEEK_END)
         if sum(sizes) > file_size:
-            # `torch.save` does not compress; a small file could inflate to fill the memory.
+            # `torch.save` does not compress. A small compressed file could expand to fill the
+            # memory.
             raise ValueError("compressed")
         pickled = archive.get_record("data.pkl")
         # torch allows a pickle to call `bytearray(n)`, by which a few bytes could fill the memory.
@@ -42,8 +43,8 @@ def load_pickle(file: BinaryIO) -> Any:
         file.seek(0)
         return torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:
-        # An unpickler can raise any error. Torch names a forbidden function as `GLOBAL name`, and
-        # advises to run the file all the same: that advice is left out.
+        # An unpickler can raise any error. Torch's message names a forbidden function as `GLOBAL
+        # name`, and advises how to run the file all the same: that advice is left out here.
         forbidden = re.search(r"GLOBAL (\S+)", str(error))
         if forbidden:
             reason = f"it would run {quoted(forbidden[1])}"
@@ -55,16 +56,15 @@ def load_pickle(file: BinaryIO) -> Any:
 def deepest_tuple(pickled: bytes) -> int:
     """Return how deeply tuples are nested in a pickle, without building its values.
 
-    Python hashes nested tuples recursively, in C, and deep ones may end the process.
-
-    A pickle is a program for a stack machine with a memo, from which it takes values again. This
-    function runs the program with the depth of each value in the place of the value.
+    A pickle is a program for a machine that has a stack of values, and a memo that stores values
+    for later use. This function runs the program with the depth of each value in place of the
+    value.
     """
     deepest = 0
     stack: list[int | None] = []  # a depth for each value, and None for each mark
     memo: dict[Any, int | None] = {}
     for operation, argument, _ in pickletools.genops(pickled):
-        # PUT and MEMOIZE store the top of the stack, by a given number or by the next free one.
+        # PUT stores the top of the stack under a given number, and MEMOIZE under the next one.
         if "PUT" in operation.name:
             memo[argument] = stack[-1]
         elif operation.name == "MEMOIZE":
@@ -74,8 +74,8 @@ def deepest_tuple(pickled: bytes) -> int:
         elif "GET" in operation.name:
             stack.append(memo[argument])
         else:
-            # A list or a dictionary is not hashed, but it may be in a tuple: every result is as
-            # deep as the deepest value that it is made of, and a tuple one deeper.
+            # Every result is as deep as the deepest value that it contains, and a tuple is deeper
+            # by one. Lists and dictionaries are not hashed, but they may lie between two tuples.
             depth = max(_pop_arguments(operation, stack), default=0)
             if "TUPLE" in operation.name:
                 depth += 1
@@ -88,9 +88,9 @@ def deepest_tuple(pickled: bytes) -> int:
 def _pop_arguments(operation: pickletools.OpcodeInfo, stack: list[int | None]) -> list[int]:
     """Pop from a stack the depths of the values that an operation takes, and return them.
 
-    An operation takes a fixed number of values. Some first take all values down to the last mark.
-    Of APPENDS, for example, `stack_before` is list, mark and values: one fixed value, the list,
-    which lies below the mark.
+    An operation takes a fixed number of values. Some operations first take all values above the
+    last mark, and the mark. For APPENDS, `stack_before` is a list, a mark and values: the number of
+    fixed values is 1, for the list, which lies below the mark.
     """
     popped = []
     num_fixed = len(operation.stack_before)
@@ -101,6 +101,6 @@ def _pop_arguments(operation: pickletools.OpcodeInfo, stack: list[int | None]) -
             popped.append(value)
             value = stack.pop()
     for _ in range(num_fixed):
-        # A damaged pickle may take a mark for a value. It is no value, and so as deep as a number.
+        # A damaged pickle may have a mark in place of a value. A mark has the depth 0.
         popped.append(stack.pop() or 0)
     return popped

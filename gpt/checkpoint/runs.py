@@ -1,6 +1,6 @@
 """The folder of a run, with its lock, its checkpoints and its pointers `best` and `last`.
 
-The pointers are the files best.json and last.json: each names a checkpoint of the run.
+The pointers are the files best.json and last.json, each of which names a checkpoint of the run.
 """
 
 import json
@@ -27,18 +27,18 @@ from gpt.system.files import (
 )
 
 _STEP_FOLDER = re.compile(r"step-(\d+)(\.old)?")
-"""The name of a checkpoint's folder; `.old` marks one that was moved aside to be replaced."""
+"""The name of a checkpoint's folder; `.old` marks a folder that was moved aside to be replaced."""
 _STEP_FILE = re.compile(r"step-([0-9]{1,18})\.(txt|safetensors)")
-"""The name of a sample or a snapshot; 18 digits still fit in 64 bits."""
+"""The name of a sample or a snapshot; a step of 18 digits still fits in 64 bits."""
 MAX_VOCABULARY = 512
-"""The largest vocabulary whose embeddings a snapshot has.
+"""The largest vocabulary whose embeddings are saved in a snapshot.
 
-Nobody could read a map of more tokens, and their embeddings would take much of the disk.
+A map of more tokens would be unreadable, and their embeddings would take much space on the disk.
 """
 PROBE_SECONDS = 0.5
 """How long `RunFolder.lock` retries.
 
-`RunFolder.is_being_trained` in another process may hold the lock for an instant.
+It retries because `RunFolder.is_being_trained` in another process may hold the lock for an instant.
 """
 
 
@@ -51,7 +51,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.metrics = path / "metrics.jsonl"
-        self.files = [self.metrics]  # that a training appends to
+        self.files = [self.metrics]  # the files to which a training appends
         self.samples = path / "samples"
         self.snapshots = path / "snapshots"
 
@@ -66,13 +66,13 @@ class RunFolder:
 
     @property
     def has_checkpoints(self) -> bool:
-        """Whether a training has saved here, even if its checkpoints are deleted or damaged now."""
+        """Whether a training has saved here, even if all checkpoints are deleted or damaged now."""
         return (self.path / "last.json").is_file() or bool(self._step_folders())
 
     def lock(self) -> None:
         """Keep other processes from training this run until `unlock` or the end of this process."""
         try:
-            # The lock lies beside the run's folder, which a new run does not have yet.
+            # The file of the lock is beside the run's folder, which may not exist yet.
             make_folder(Path(self._lock.lock_file).parent)
             self._lock.acquire(timeout=PROBE_SECONDS)
         except Timeout:
@@ -84,52 +84,53 @@ class RunFolder:
             raise self._unwritable(error) from None
 
     def unlock(self) -> None:
-        """Let other processes train this run; no effect if it is not locked."""
+        """Let other processes train this run; do nothing if this process has not locked it."""
         if self._lock.is_locked:
             file = Path(self._lock.lock_file)
             with suppress(OSError):
-                # The file is removed before the release, while no other process can hold its lock.
-                # A process that opened the file earlier finds it gone and makes a new one.
+                # The file is removed before the release, while no other process can hold the lock.
+                # A process that has the file open already finds it gone and makes a new one.
                 file.unlink()
             self._lock.release()
             with suppress(OSError):
-                # This removes `runs` if the run wrote nothing; a folder with content stays.
+                # This removes `runs` if the run wrote nothing: only an empty folder can be removed.
                 file.parent.rmdir()
 
     def is_being_trained(self) -> bool:
         """Return whether this process or another one holds the lock."""
         if self._lock.is_locked:
             return True
-        # `unlock` removes the file, and to lock would make a new one.
+        # `unlock` removes the file of the lock. Acquiring the lock below would make a new file.
         if not Path(self._lock.lock_file).is_file():
             return False
         try:
-            # Whoever gets the lock knows that no other process holds it, and gives it back.
+            # If the lock can be acquired, no other process holds it. `with` releases it again.
             with self._lock.acquire(timeout=0):
                 return False
         except Timeout:
             return True
         except OSError:
-            # The filesystem has no locks; `lock` fails there, so that no run is trained on it.
+            # The filesystem has no locks. `lock` fails there too, so that no run is trained on it.
             return False
 
     @cached_property
     def _lock(self) -> FileLock:
-        # Resolved, so that a folder that is reached through a link has the same lock.
+        # The path is resolved, so that a folder that is reached through a link has the same lock.
+        # The lock is not local to a thread, so that any thread of this process may release it.
         folder = self.path.resolve()
         return FileLock(folder.parent / f".{folder.name}.lock", thread_local=False)
 
     def create(self, config: Config) -> None:
         """Create the folder and write the resolved configuration into it."""
-        # Old checkpoints and samples are removed later; through a link that would remove other
-        # files of the user.
+        # Old checkpoints and samples are removed later: through a link, other files of the user
+        # would be removed.
         for path in (self.samples, self.snapshots, self.path / "checkpoints", *self.files):
             if path.is_symlink():
                 raise CheckpointError(
                     f"{path} is a link; a run writes only below its own folder, set run.dir instead"
                 )
         for file in self.files:
-            # It could be a named pipe, and opening one would wait for a reader.
+            # The file could be a named pipe, and opening a pipe would wait for a reader.
             if file.exists() and not file.is_file():
                 raise CheckpointError(
                     f"{file} is not a regular file; remove it, or set run.dir to another folder"
@@ -162,14 +163,15 @@ class RunFolder:
         return [folder for folder in self._step_folders() if (folder / MANIFEST).is_file()]
 
     def _step_folders(self) -> list[Path]:
-        """Return the folders named like checkpoints, newest first, even without a manifest."""
+        """Return the folders with names of checkpoints, newest first, even without a manifest."""
         found = []
         for folder in (self.path / "checkpoints").glob("step-*"):
             match = _STEP_FOLDER.fullmatch(folder.name)
             if match and folder.is_dir():
-                is_replacement = match[2] is None
+                is_replacement = match[2] is None  # the name does not end in `.old`
                 found.append((int(match[1]), is_replacement, folder))
-        # By step, and of one step the replacement before the folder that was moved aside.
+        # The folders are sorted by step. Of one step, the replacement comes before the folder that
+        # was moved aside, since True is greater than False.
         found.sort(reverse=True)
         return [folder for _, _, folder in found]
 
@@ -186,17 +188,18 @@ class RunFolder:
             The folder of the new checkpoint.
         """
         if not (self.path / "config.yaml").is_file():
-            # The user has deleted the folder during the run: the training goes on in a new one.
+            # The user has deleted the folder during the run: the training goes on in a new folder.
             self.create(checkpoint.config)
         step = int(checkpoint.state["step"])
         folder = self.path / "checkpoints" / _folder_name(step)
         write_checkpoint(folder, checkpoint)
-        # An older checkpoint may be removed below: first make sure that the new one can be read.
+        # Older checkpoints may be removed below: first make sure that the new one can be read.
         verify_checkpoint(folder)
         if best:
             self._point("best", checkpoint.state)
         self._point("last", checkpoint.state)
-        # Last, so that a crash before leaves a checkpoint too many, and never one too few.
+        # Old checkpoints are removed last, so that after a crash there may be too many of them, but
+        # never too few.
         self._remove_old(step, keep_last)
         return folder
 
@@ -207,9 +210,9 @@ class RunFolder:
     def continue_from(self, folder: Path, state: dict[str, Any]) -> None:
         """Point `last` to the checkpoint to continue from, and remove later samples and snapshots.
 
-        The user may have chosen an earlier checkpoint by its path; a training that is killed before
-        it saves again has to continue from there. `last` stays as it is if the checkpoint belongs
-        to another run.
+        The user may have chosen an earlier checkpoint by its path. If the training is killed before
+        it saves again, the next one has to continue from that checkpoint too. `last` stays as it is
+        if the checkpoint belongs to another run.
 
         Args:
             folder: the checkpoint's folder, in this run or in another one.
@@ -217,9 +220,9 @@ class RunFolder:
         """
         if self.has(folder):
             # The pointer is set before the files are removed: if the process is killed in between,
-            # the training makes these files again.
+            # a training that continues from `last` writes these files anew.
             self._point("last", state)
-        # Later samples and snapshots are those of steps that the training is going to repeat.
+        # Later samples and snapshots belong to steps that the training is going to repeat.
         try:
             for parent in (self.samples, self.snapshots):
                 for step, file in step_files(parent).items():
@@ -258,20 +261,23 @@ class RunFolder:
         return f"{path} is damaged, or the checkpoint it names is gone"
 
     def restore_best(self, step: int) -> bool:
-        """Point `best` to the checkpoint of the best step; return whether `best` leads to one.
+        """Point `best` to the checkpoint of the best step.
 
-        The pointer may be missing or damaged, or a process was killed before it wrote the pointer.
-        If the pointer leads nowhere and the checkpoint of the best step is gone too, the pointer is
-        removed, since no best checkpoint is known any more.
+        The pointer may be missing or damaged, or out of date because a process was killed before it
+        wrote the pointer. If the pointer leads nowhere and the checkpoint of the best step is gone
+        too, the pointer is removed, since no best checkpoint is known any more.
 
         Args:
             step: the step with the lowest validation loss; negative if there was no validation yet.
+
+        Returns:
+            Whether `best` leads to a checkpoint now.
         """
         folder = None
         if step >= 0:
             folder = _existing(self.path / "checkpoints" / _folder_name(step))
         try:
-            # The state is read again, since the pointer also names the validation loss.
+            # The state is read for its validation loss, which the pointer names too.
             if folder is not None:
                 self._point("best", read_state(folder))
             elif self.pointed("best") is None:
@@ -301,8 +307,8 @@ class RunFolder:
         if damaged_pointer is not None:
             messages.append(damaged_pointer)
         last = self.pointed("last")
-        # The sort is stable: `last`, whose key is False, comes to the front, and the others stay in
-        # their order, newest first. Folders without a manifest are read too, to be reported.
+        # The sort is stable: `last`, whose key is False, comes first, and the other folders stay in
+        # their order, newest first. Reading a folder without a manifest fails, which is reported.
         folders = sorted(self._step_folders(), key=lambda folder: folder != last)
         failures: list[str] = []
         for folder in folders:
@@ -328,18 +334,18 @@ class RunFolder:
             ) from None
 
     def _remove_old(self, step: int, keep_last: int) -> None:
-        """Keep the newest `keep_last` checkpoints up to `step`, and those that a pointer names.
+        """Remove all but the newest `keep_last` checkpoints and those that a pointer names.
 
-        Checkpoints of later steps were saved before the run was resumed at an earlier step; they
-        count as older than all others. While the pointer `best` cannot be read, nothing is
-        removed: one of the checkpoints may be the best.
+        Checkpoints of steps after `step` were saved before the run was resumed at an earlier step:
+        they count as older than all others. While the pointer `best` cannot be read, nothing is
+        removed, since any of the checkpoints may be the best.
         """
         self._remove_unfinished()
         is_best_unreadable = self._named_by("best") is None and (self.path / "best.json").exists()
         if is_best_unreadable:
             return
         pointed = {self.pointed("best"), self.pointed("last")}
-        # The sort is stable: first the checkpoints up to `step`, newest first, then the later ones.
+        # The sort is stable: first the checkpoints up to `step`, newest first, then those after it.
         ranked = sorted(self.checkpoints(), key=lambda folder: _step_of(folder) > step)
         for folder in ranked[keep_last:]:
             if folder not in pointed:
@@ -356,7 +362,10 @@ class RunFolder:
 
 
 def step_files(folder: Path) -> dict[int, Path]:
-    """Return the samples or snapshots in a folder, which may be missing, by step, in order."""
+    """Return the samples or snapshots in a folder by their steps, in order of the steps.
+
+    The result is empty if the folder does not exist.
+    """
     found = []
     for path in folder.glob("step-*"):
         match = _STEP_FILE.fullmatch(path.name)
@@ -370,7 +379,7 @@ def _folder_name(step: int) -> str:
 
 
 def _step_of(folder: Path) -> int:
-    """Return the step of a checkpoint of a run, from the name of its folder."""
+    """Return the step of a checkpoint, from the name of its folder."""
     match = _STEP_FOLDER.fullmatch(folder.name)
     assert match is not None, folder
     return int(match[1])
@@ -379,8 +388,8 @@ def _step_of(folder: Path) -> int:
 def _existing(folder: Path) -> Path | None:
     """Return a checkpoint's folder, or else the one that was moved aside, or else None.
 
-    `write_checkpoint` moves an existing folder aside before it renames the new one; a process that
-    is killed in between leaves only the folder aside.
+    `write_checkpoint` moves an existing folder aside before it renames the new one. A process that
+    is killed in between leaves only the folder that was moved aside.
     """
     if folder.is_dir():
         return folder
