@@ -58,31 +58,31 @@ def find_checkpoint(path: Path | None, runs: Path, prefer: str = "best") -> Path
     text_message = text_for_path(path)
     if text_message is not None:
         raise CheckpointError(f"{text_message}; give a run folder or a checkpoint folder")
-    place = find_place(path, runs)
-    if place is None:
+    target = find_place(path, runs)
+    if target is None:
         raise CheckpointError(f"{path}: no such run or checkpoint{similar_run(path, runs)}")
-    if (place / MANIFEST).is_file():
-        return place
+    if (target / MANIFEST).is_file():
+        return target
 
-    # The path is now that of a run folder, or of `best` or `last` in a run folder. Only for these
-    # two does `find_place` return a path that does not exist: their files are best.json, last.json.
-    is_pointer = not place.exists()
-    run = RunFolder(place.parent if is_pointer else place)
-    pointer = place.name if is_pointer else prefer
+    # The target is now a run folder, or `best` or `last` in a run folder. Only for these two does
+    # `find_place` return a path that does not exist: their files are best.json and last.json.
+    is_pointer = not target.exists()
+    run = RunFolder(target.parent if is_pointer else target)
+    pointer = target.name if is_pointer else prefer
     damaged = run.damaged_pointer(pointer)
     if damaged is not None:
         raise CheckpointError(f"{damaged}; give a folder in {run.path / 'checkpoints'} instead")
-    found = run.pointed(pointer)
-    if found is None and not is_pointer:
+    checkpoint = run.pointed(pointer)
+    if checkpoint is None and not is_pointer:
         # The user named only the run, so that any of its checkpoints will do. A run has no best
         # checkpoint before its first evaluation.
-        found = run.pointed("last")
-        if found is None:
+        checkpoint = run.pointed("last")
+        if checkpoint is None:
             newest_first = run.checkpoints()
-            found = newest_first[0] if newest_first else None
-    if found is None:
-        raise CheckpointError(f"{place} holds no checkpoint; train first, or give another run")
-    return found
+            checkpoint = newest_first[0] if newest_first else None
+    if checkpoint is None:
+        raise CheckpointError(f"{target} holds no checkpoint; train first, or give another run")
+    return checkpoint
 
 
 def find_run(path: Path, runs: Path = RUNS) -> Path:
@@ -97,10 +97,10 @@ def find_run(path: Path, runs: Path = RUNS) -> Path:
     text_message = text_for_path(path)
     if text_message is not None:
         raise CheckpointError(f"{text_message}; give a run folder")
-    place = find_place(path, runs)
-    if place is None:
+    folder = find_place(path, runs)
+    if folder is None:
         raise CheckpointError(f"{path}: no such run{similar_run(path, runs)}")
-    return place
+    return folder
 
 
 def _newest_run(runs: Path) -> Path:

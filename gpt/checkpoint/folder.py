@@ -107,7 +107,7 @@ def _parsing(folder: Path, name: str, files: Mapping[str, bytes]) -> Iterator[by
     try:
         yield files[name]
     except CheckpointError as error:
-        # The message is complete but for the checkpoint that it is about.
+        # The message says what is wrong, but not in which checkpoint.
         raise CheckpointError(f"{folder}: {error}") from None
     except Exception as error:
         # A parser, above all one of pickles, can raise any error for bytes that a stranger made.
@@ -149,7 +149,7 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
         path.write_bytes(content)
         path.chmod(READABLE_FILE)  # a strict umask would keep others from reading the file
         sync_file(path)
-    sync_folder(folder)  # the list of its files, of which none may be missing after a power cut
+    sync_folder(folder)  # otherwise a file may be missing from the folder after a power cut
 
 
 def _move_into_place(temporary: Path, folder: Path) -> None:
@@ -162,7 +162,7 @@ def _move_into_place(temporary: Path, folder: Path) -> None:
     # If `folder` does not exist, such a crash may have left `aside` as the only copy. Then `aside`
     # stays until the new folder is in place.
     if folder.exists():
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(aside, ignore_errors=True)  # an older copy, which is not needed any more
         folder.rename(aside)
     try:
         temporary.rename(folder)

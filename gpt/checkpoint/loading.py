@@ -107,11 +107,11 @@ def build_model(checkpoint: Checkpoint, folder: Path) -> GPT:
         )
     # A weight with a name such as `h.3.attn.c_q.weight` belongs to block 3. Blocks are counted
     # first, since with a wrong n_layer even a model on the meta device takes long to build.
-    blocks = {name.split(".")[1] for name in checkpoint.model if name.startswith("h.")}
-    if len(blocks) != config.n_layer:
+    block_indices = {name.split(".")[1] for name in checkpoint.model if name.startswith("h.")}
+    if len(block_indices) != config.n_layer:
         raise CheckpointError(
             f"{folder}: config.yaml has n_layer {config.n_layer}, "
-            f"model.safetensors {len(blocks)} blocks"
+            f"model.safetensors {len(block_indices)} blocks"
         )
     # Building a model draws random initial weights, which are overwritten below. This must not
     # change the caller's random number generator.

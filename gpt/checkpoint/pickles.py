@@ -35,7 +35,7 @@ def load_pickle(file: BinaryIO) -> Any:
             # memory.
             raise ValueError("compressed")
         pickled = archive.get_record("data.pkl")
-        # torch allows a pickle to call `bytearray(n)`, by which a few bytes could fill the memory.
+        # Torch allows a pickle to call `bytearray(n)`, by which a few bytes could fill the memory.
         if b"bytearray" in pickled:
             raise ValueError("bytearray")
         if deepest_tuple(pickled) > MAX_DEPTH:

@@ -29,8 +29,8 @@ def compose_config(
 
     Args:
         source: where the values come from, see `Source`; None means that each has its default.
-        keywords: the name of a section with a dict of the values to replace, or a key that only
-            one section has with its value.
+        keywords: sections, each with a dict of its new values, and keys that only one section has,
+            each with its new value.
 
     Raises:
         ConfigError: anything is wrong; the message holds one line per problem.
@@ -50,6 +50,7 @@ def compose_config(
             "dict"
         )
     sections = {} if source is None else _to_plain(source)
+    # These sections come from no file, so that the document records no lines.
     config = compose(Document(sections), "config", replacements, "keyword", problems)
     return LoadedConfig(config, default_name="run")
 
@@ -85,7 +86,7 @@ def _read_keywords(keywords: Mapping[str, Any]) -> tuple[dict[Key, Any], list[st
 
 
 def _sections_with(name: str) -> list[str]:
-    return [section for section, kind in SECTIONS.items() if name in kind.model_fields]
+    return [section for section, model in SECTIONS.items() if name in model.model_fields]
 
 
 def _section_of(name: str) -> str | None:

@@ -178,7 +178,7 @@ def used_plugins(config: Config) -> list[dict[str, Any]]:
     for plugin in PLUGINS.values():
         parts = {}
         for key, tables in TABLES.items():
-            # `train.loss_terms` is a dict of weights by name; the other values are one name.
+            # `train.loss_terms` is a dict of weights by name; any other value is one name.
             value = values[key]
             used_names = list(value) if isinstance(value, dict) else [value]
             added_names = []
@@ -193,7 +193,7 @@ def used_plugins(config: Config) -> list[dict[str, Any]]:
 
 
 def require_plugins(recorded: Any) -> None:
-    """Check that the components which a checkpoint has from plugins are there.
+    """Check that the components which a checkpoint uses of plugins are registered.
 
     Warn about each plugin whose file has changed since.
 

@@ -191,8 +191,7 @@ class DataConfig(Section):
             yield "path", "is needed with source: file"
         if self.source != "file" and self.path is not None:
             yield "path", f"is only read with source: file, and source is {self.source}"
-        # A batch of several texts has windows of each by its length, as only running text in random
-        # order allows.
+        # Several texts are read as windows at random positions, without items or another order.
         has_several_paths = isinstance(self.path, tuple)
         if has_several_paths and self.items != "none":
             yield "items", "are for one path; put the files into a folder, and name that"
@@ -303,7 +302,7 @@ class ModelConfig(Section):
         if self.mlp_width is not None:
             return self.mlp_width
         if self.mlp == "swiglu":
-            # SwiGLU has three matrices instead of two, and 2/3 of the width for as many parameters.
+            # SwiGLU has three matrices instead of two: 2/3 of the width gives as many parameters.
             return math.ceil(self.n_embd * 8 / 3 / 8) * 8  # rounded up to a multiple of 8
         return 4 * self.n_embd
 
@@ -523,7 +522,7 @@ class SamplingParams(SampleConfig):
 
     @property
     def ids(self) -> int | None:
-        """Return how many ids may be sampled, from 0 on; None: the model's whole vocabulary."""
+        """Return how many ids may be sampled, counted from 0; None means all ids of the model."""
         return self._ids
 
     def limited_to(self, ids: int) -> Self:

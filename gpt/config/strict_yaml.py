@@ -149,7 +149,7 @@ def parse(text: str) -> Document:
 def parse_value(text: str) -> Any:
     """Parse the value of an override; raise YAMLSyntaxError if it is not a YAML value."""
     with _syntax_errors():
-        return yaml.load(text, Loader=_Loader)
+        return yaml.load(text, Loader=_Loader)  # runs no code, since `_Loader` is a SafeLoader
 
 
 @contextmanager
@@ -162,9 +162,10 @@ def _syntax_errors() -> Iterator[None]:
     except ValueError:  # `int` refuses more than 4,300 digits
         raise YAMLSyntaxError("a number has too many digits", None) from None
     except yaml.MarkedYAMLError as error:
+        # PyYAML may state only the problem or only its context.
         mark = error.problem_mark or error.context_mark
         problem = error.problem or error.context or "not YAML"
-        line = mark.line + 1 if mark else None
+        line = mark.line + 1 if mark else None  # PyYAML counts lines from 0
         # Splitting and joining puts a message of several lines on one.
         raise YAMLSyntaxError(" ".join(problem.split()), line) from error
     except yaml.YAMLError as error:

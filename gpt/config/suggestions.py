@@ -71,7 +71,9 @@ def did_you_mean(key: tuple[str, ...]) -> str:
     fields = SECTIONS[section].model_fields if section in SECTIONS else {}
     meant = NAMES_ELSEWHERE.get(name)
     if meant is not None and not _is_for_sampling_only(meant, section):
+        # A key of the same section is shown without the section.
         return _hint(meant.removeprefix(f"{section}."))
+    # The key itself is known if it was given as an option, such as `--train.max_steps`.
     if name in fields:
         return _hint(f"{section}.{name}")
     # `train.loss_terms.z_loss=1e-4` has to be written as `train.loss_terms={z_loss: 1e-4}`.
