@@ -78,9 +78,10 @@ def _read_keywords(keywords: Mapping[str, Any]) -> tuple[dict[Key, Any], list[st
             else:
                 new_values[section, name] = value
         # A key may be given alone and in the dict of its section too.
-        for repeated in new_values.keys() & replacements.keys():
-            dotted = ".".join(repeated)
-            problems.append(f"keyword: {dotted}: is given twice; leave one of them out")
+        for key in new_values:  # in the order in which they were given
+            if key in replacements:
+                dotted = ".".join(key)
+                problems.append(f"keyword: {dotted}: is given twice; leave one of them out")
         replacements |= new_values
     return replacements, problems
 
