@@ -120,7 +120,7 @@ def ablate_heads(
 
     Returns:
         A tensor (layers, H) float32: the mean loss with the output of the head zeroed, minus the
-        loss with the head, in nats per token.
+        loss with the head, in bits per token.
     """
     idx = one_text(model, idx, None, 2, "ablate_heads")
     if layers is None:
@@ -136,9 +136,10 @@ def ablate_heads(
 
 
 def _mean_loss(model: GPT, idx: Tensor, edits: Edits | None) -> Tensor:
-    """Compute the mean loss of ids (T,), in nats per token, as a tensor without dimensions."""
+    """Compute the mean loss of ids (T,), in bits per token, as a tensor without dimensions."""
     logits, _ = run_with_cache(model, idx[None, :-1], names=[], edits=edits)  # (1, T - 1, V)
-    return torch.nn.functional.cross_entropy(logits[0], idx[1:])
+    nats = torch.nn.functional.cross_entropy(logits[0], idx[1:])
+    return nats / math.log(2)
 
 
 def without_heads(heads: Iterable[tuple[int, int]], edits: Edits | None = None) -> Edits:
