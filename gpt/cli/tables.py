@@ -2,10 +2,22 @@
 
 import argparse
 import json
+import math
+import os
+import shutil
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from gpt.extras.inspection.rendering.tables import Table
+from gpt.extras.inspection.rendering.tables import Table, fill
+
+TINTS = (60, 61, 62, 63)
+"""Backgrounds from gray to blue, as numbers of the 256 colors of a terminal.
+
+White text has a contrast of at least 4.5:1 on each, and each stands out from black and from white.
+"""
+WHITE = 231
+"""The number of white in the same 256 colors."""
 
 
 def add_json_option(parser: argparse.ArgumentParser) -> None:
@@ -19,7 +31,41 @@ def print_view(
     if arguments.json:
         print(json.dumps(summary, ensure_ascii=False))
     else:
-        print("\n\n".join([title, *map(repr, tables)]))
+        width = terminal_width()
+        texts = [table.text(width) for table in tables]
+        print("\n\n".join([fill(title, width), *texts]))
+
+
+def terminal_width() -> int | None:
+    """Return the columns of the terminal; None: standard output is a file or a pipe."""
+    if not sys.stdout.isatty():
+        return None
+    return shutil.get_terminal_size().columns
+
+
+def shows_tints() -> bool:
+    """Return whether standard output is a terminal with colors that the user wants."""
+    is_plain = os.environ.get("TERM") == "dumb" or os.environ.get("NO_COLOR")  # no-color.org
+    return sys.stdout.isatty() and not is_plain
+
+
+def tint(text: str, weight: float) -> str:
+    """Color the background of a text by a weight from 0 to 1, where tints are shown."""
+    if not shows_tints():
+        return text
+    level = shade_level(weight, len(TINTS) + 1)
+    if level == 0:
+        return text
+    return f"\033[38;5;{WHITE};48;5;{TINTS[level - 1]}m{text}\033[0m"
+
+
+def shade_level(weight: float, levels: int) -> int:
+    """Return how dark a weight from 0 to 1 is shown: 0, or at most `levels` - 1."""
+    # An edit can make weights that are below 0 or above 1.
+    weight = min(max(weight, 0.0), 1.0)
+    # The square root, since the weights of a long text are so small that all would be blank.
+    level = int(math.sqrt(weight) * levels)
+    return min(level, levels - 1)  # a weight of 1 would be one level beyond
 
 
 def human_count(number: float, unit: str = "") -> str:
