@@ -1,14 +1,13 @@
 """`gpt explain attention`: where each head attends."""
 
 import argparse
-import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpt.cli.command import report
 from gpt.cli.explain.options import add_text_options, check_range, open_text
-from gpt.cli.tables import print_view
-from gpt.extras.inspection.rendering.tables import Table
+from gpt.cli.tables import print_view, shade_level, shows_tints, terminal_width, tint
+from gpt.extras.inspection.rendering.tables import Table, fill
 from gpt.system.errors import ConfigError
 from gpt.system.progress import announce_if_slow
 
@@ -28,7 +27,7 @@ HEADER = ("layer", "head", "itself", "previous", "first", "distance", "entropy",
 NOTE = (
     "weights on the query's own, the previous and the first position; "
     "mean distance back in positions; entropy of the\n"
-    "weights in bits; change of the loss, in nats per token, with the head's output zeroed. "
+    "weights in bits; change of the loss, in bits per token, with the head's output zeroed. "
     "One head as a matrix: --layer L --head H"
 )
 
@@ -59,8 +58,10 @@ def run(arguments: argparse.Namespace) -> None:
     with announce_if_slow(report, f"computing the attention weights of {len(idx)} tokens"):
         view = attention_view(loaded.model, loaded.tokenizer, idx, edits)
     if head is not None and not arguments.json:
-        print(f"layer {layer}, head {head}: rows: queries; columns: keys; each row sums to 1")
-        print(heat_map(view["weights"][layer, head].tolist(), view["labels"]))
+        width = terminal_width()
+        title = f"layer {layer}, head {head}: rows: queries; columns: keys; each row sums to 1"
+        print(fill(title, width))
+        print(heat_map(view["weights"][layer, head].tolist(), view["labels"], width))
         return
     # Each head needs a forward pass of its own, which is not spent on the heat map above.
     with announce_if_slow(report, "measuring the loss without each head"):
@@ -116,28 +117,43 @@ def _table(heads: Iterable[dict[str, Any]]) -> Table:
         # The keys are in the order of HEADER.
         layer, head, *averages, change = figures.values()
         cells = [f"{average:.3f}" for average in averages]
+        # The first three are weights, from 0 to 1; distance and entropy have no such scale.
+        for column, weight in enumerate(averages[:3]):
+            cells[column] = tint(cells[column], weight)
         without_it = "-" if change is None else f"{change:+.4f}"
         rows.append((str(layer), str(head), *cells, without_it))
     return Table("every head", HEADER, rows, ">>>>>>>>", NOTE)
 
 
-def heat_map(matrix: Sequence[Sequence[float]], labels: Sequence[str]) -> str:
-    """Return a heat map of the weights (T, T) of one head, two characters for each weight."""
+def heat_map(
+    matrix: Sequence[Sequence[float]], labels: Sequence[str], width: int | None = None
+) -> str:
+    """Return a heat map of the weights (T, T) of one head, two characters for each weight.
+
+    One that is wider than `width` characters continues below with the later keys, and with the
+    queries that may attend to them; None: any number of characters.
+    """
     from gpt.extras.inspection.views.tokens import one_character
 
-    width = max(len(label) for label in labels)
-    columns = "".join(f"{one_character(label)} " for label in labels)
-    lines = [(" " * (width + 1) + columns).rstrip()]
-    for query, (label, weights) in enumerate(zip(labels, matrix, strict=True)):
-        keys = query + 1  # a query attends to no later key
-        cells = "".join(_cell(weight) for weight in weights[:keys])
-        lines.append(f"{label:>{width}} {cells}")
-    return "\n".join(lines)
+    label_width = max(len(label) for label in labels)
+    keys_of_part = len(labels)
+    if width is not None:
+        keys_of_part = max(1, (width - label_width - 1) // 2)
+    parts = []
+    for start in range(0, len(labels), keys_of_part):
+        end = start + keys_of_part
+        columns = "".join(f"{one_character(label)} " for label in labels[start:end])
+        lines = [(" " * (label_width + 1) + columns).rstrip()]
+        for query in range(start, len(labels)):
+            keys = query + 1  # a query attends to no later key
+            cells = "".join(_cell(weight) for weight in matrix[query][start : min(keys, end)])
+            lines.append(f"{labels[query]:>{label_width}} {cells}")
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
 
 
 def _cell(weight: float) -> str:
-    """Return the shade of a weight, twice: the label of a key has two characters, too."""
-    # The square root, since the weights of a long text are so small that all would be blank.
-    level = int(math.sqrt(weight) * len(SHADES))
-    darkest = len(SHADES) - 1  # a weight of 1 would be one level beyond
-    return SHADES[min(level, darkest)] * 2
+    """Return the tint or the shade of a weight, as wide as the label of a key and its gap."""
+    if shows_tints():
+        return tint("  ", weight)
+    return SHADES[shade_level(weight, len(SHADES))] * 2
