@@ -1,7 +1,9 @@
 """`gpt explain`: what each view prints, as a table and as JSON."""
 
 import json
+import re
 import shlex
+import sys
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -11,10 +13,13 @@ import torch
 
 from cli.conftest import Call
 from gpt.checkpoint import Loaded, load_trained
+from gpt.cli.explain.attention import SHADES
 from gpt.cli.explain.options import read_edits
+from gpt.cli.tables import TINTS, shade_level
 from gpt.extras.inspection.tracing.edits import zero
 from gpt.extras.inspection.views.attention import ablate_heads, attention_patterns, summarize_head
 from gpt.extras.inspection.views.lens import lens_view
+from gpt.extras.inspection.views.surprisal import surprisal
 
 pytestmark = pytest.mark.usefixtures("here")
 LABELS = ["I", "t", "␣", "w", "a", "s"]
@@ -227,3 +232,109 @@ def test_flops_of_a_whole_training_count_its_shorter_sequences(run: Call) -> Non
     assert 0.8 < whole["flops"] / at_full_length < 0.81  # 128 and 256 of 512 tokens in 80%
     assert "all steps of 3,072 tokens, 34 TFLOP" in run(command).out
     assert "whole_training" not in run(f"{LLAMA} --json").json
+
+
+COLOR = re.compile("\033\\[[0-9;]*m")
+"""A code that changes the colors of a terminal."""
+VIEWS_OF_A_TEXT = (
+    ATTENTION,
+    f"{ATTENTION} --layer 0 --head 1",
+    LENS,
+    f"{LENS} --position 2",
+)
+MATRIX = f"{ATTENTION} --layer 0 --head 1"
+
+
+def show_in_terminal(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    """Let standard output be a terminal with colors."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+
+def shown_words(text: str) -> list[str]:
+    """Return the words without the rules below headers, in any order."""
+    return sorted(word for word in COLOR.sub("", text).split() if word.strip("-"))
+
+
+@pytest.mark.parametrize("view", [*VIEWS_OF_A_TEXT, SHAPES, "explain params", "runs"])
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_tables_of_a_terminal_fit_its_width_and_have_all_words(
+    run: Call, monkeypatch: pytest.MonkeyPatch, view: str, width: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    piped = run(view).out
+    show_in_terminal(monkeypatch, width)
+    monkeypatch.setenv("NO_COLOR", "1")
+    shown = run(view).out
+    for line in shown.splitlines():
+        assert len(line) <= width or " " not in line.strip()  # a path stays whole
+    assert shown_words(shown) == shown_words(piped)
+    if max(map(len, piped.splitlines())) <= width:
+        assert shown == piped
+
+
+def test_text_wider_than_a_terminal_continues_below(
+    run: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    show_in_terminal(monkeypatch, width=10)
+    monkeypatch.setenv("NO_COLOR", "1")
+    *_, first, second = run(MATRIX).out.split("\n\n")
+    assert max(map(len, first.splitlines()[-6:])) <= 10
+    assert [line[:2].rstrip() for line in first.splitlines()[-6:]] == LABELS
+    assert second.splitlines()[0] == "  a s"
+    assert [line[0] for line in second.splitlines()[1:]] == LABELS[4:]
+    monkeypatch.setenv("COLUMNS", "22")  # 16 of them name the last row
+    starts = [line for line in run(LENS).out.splitlines() if line.startswith("from position")]
+    assert starts == ["from position 0", "from position 4"]
+
+
+@pytest.mark.parametrize("view", VIEWS_OF_A_TEXT)
+def test_only_a_terminal_with_colors_has_tints(
+    run: Call, monkeypatch: pytest.MonkeyPatch, view: str
+) -> None:
+    piped = run(view).out
+    assert not COLOR.search(piped)
+    show_in_terminal(monkeypatch, width=200)
+    tinted = run(view).out
+    backgrounds = {int(code) for code in re.findall(r"48;5;(\d+)m", tinted)}
+    assert backgrounds
+    assert backgrounds <= set(TINTS)
+    plain = COLOR.sub("", tinted)
+    for shade in SHADES:  # a heat map has tints in place of shades
+        piped = piped.replace(shade, " ")
+    assert [line.rstrip() for line in plain.splitlines()] == [
+        line.rstrip() for line in piped.splitlines()
+    ]
+    monkeypatch.setenv("TERM", "dumb")
+    assert not COLOR.search(run(view).out)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not COLOR.search(run(view).out)
+    assert not COLOR.search(run(f"{view} --json").out)
+
+
+def test_larger_weights_have_darker_tints(run: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    show_in_terminal(monkeypatch, width=80)
+    first_query = run(MATRIX).out.splitlines()[2]  # it has one key, so that its weight is 1
+    assert f"48;5;{TINTS[-1]}m" in first_query
+    levels = [shade_level(weight, 5) for weight in (0, 0.03, 0.05, 0.17, 0.4, 0.7, 1)]
+    assert levels == [0, 0, 1, 2, 3, 4, 4]
+
+
+def test_edit_that_makes_weights_negative_has_a_matrix(run: Call) -> None:
+    out = run(f"{MATRIX} --edit blocks.0.attn.hook_pattern=-1").out
+    assert out.splitlines()[2].rstrip() == "I"
+
+
+def test_ablation_is_in_bits_like_the_surprisal_of_the_pages(
+    run: Call, loaded: Loaded, ids: torch.Tensor
+) -> None:
+    without = {"blocks.0.attn.hook_z": zero(1)}
+    change = (
+        surprisal(loaded.model, ids, without).mean_bits - surprisal(loaded.model, ids).mean_bits
+    )
+    figures = run(f"{MATRIX} --json").json["heads"][0]
+    assert figures["without_it"] == pytest.approx(change, abs=1e-5)
+    assert "in bits per token" in run(ATTENTION).out

@@ -145,8 +145,8 @@ def heat_map(
         columns = "".join(f"{one_character(label)} " for label in labels[start:end])
         lines = [(" " * (label_width + 1) + columns).rstrip()]
         for query in range(start, len(labels)):
-            keys = query + 1  # a query attends to no later key
-            cells = "".join(_cell(weight) for weight in matrix[query][start : min(keys, end)])
+            last = min(end, query + 1)  # a query attends to no later key
+            cells = "".join(_cell(weight) for weight in matrix[query][start:last])
             lines.append(f"{labels[query]:>{label_width}} {cells}")
         parts.append("\n".join(lines))
     return "\n\n".join(parts)
