@@ -60,7 +60,7 @@ def tint(text: str, weight: float) -> str:
 
 
 def shade_level(weight: float, levels: int) -> int:
-    """Return how dark a weight from 0 to 1 is shown: 0, or at most `levels` - 1."""
+    """Return how strong the shade of a weight from 0 to 1 is: from 0 to `levels` - 1."""
     # An edit can make weights that are below 0 or above 1.
     weight = min(max(weight, 0.0), 1.0)
     # The square root, since the weights of a long text are so small that all would be blank.
