@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import math
 import os
 import shutil
 import sys
@@ -49,23 +48,19 @@ def shows_tints() -> bool:
     return sys.stdout.isatty() and not is_plain
 
 
-def tint(text: str, weight: float) -> str:
-    """Color the background of a text by a weight from 0 to 1, where tints are shown."""
+def tint(text: str, strength: float) -> str:
+    """Color the background of a text by a strength from 0 to 1, where tints are shown."""
     if not shows_tints():
         return text
-    level = shade_level(weight, len(TINTS) + 1)
+    level = shade_level(strength, len(TINTS) + 1)
     if level == 0:
         return text
     return f"\033[38;5;{WHITE};48;5;{TINTS[level - 1]}m{text}\033[0m"
 
 
-def shade_level(weight: float, levels: int) -> int:
-    """Return how strong the shade of a weight from 0 to 1 is: from 0 to `levels` - 1."""
-    # An edit can make weights that are below 0 or above 1.
-    weight = min(max(weight, 0.0), 1.0)
-    # The square root, since the weights of a long text are so small that all would be blank.
-    level = int(math.sqrt(weight) * levels)
-    return min(level, levels - 1)  # a weight of 1 would be one level beyond
+def shade_level(strength: float, levels: int) -> int:
+    """Return the number of the shade of a strength from 0 to 1, from 0 to `levels` - 1."""
+    return min(int(strength * levels), levels - 1)  # a strength of 1 would be one level beyond
 
 
 def human_count(number: float, unit: str = "") -> str:

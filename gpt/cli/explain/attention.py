@@ -1,6 +1,7 @@
 """`gpt explain attention`: where each head attends."""
 
 import argparse
+import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -119,7 +120,7 @@ def _table(heads: Iterable[dict[str, Any]]) -> Table:
         cells = [f"{average:.3f}" for average in averages]
         # The first three are weights, from 0 to 1; distance and entropy have no such scale.
         for column, weight in enumerate(averages[:3]):
-            cells[column] = tint(cells[column], weight)
+            cells[column] = tint(cells[column], _strength(weight))
         without_it = "-" if change is None else f"{change:+.4f}"
         rows.append((str(layer), str(head), *cells, without_it))
     return Table("every head", HEADER, rows, ">>>>>>>>", NOTE)
@@ -155,5 +156,13 @@ def heat_map(
 def _cell(weight: float) -> str:
     """Return the tint or the shade of a weight, as wide as the label of a key and its gap."""
     if shows_tints():
-        return tint("  ", weight)
-    return SHADES[shade_level(weight, len(SHADES))] * 2
+        return tint("  ", _strength(weight))
+    return SHADES[shade_level(_strength(weight), len(SHADES))] * 2
+
+
+def _strength(weight: float) -> float:
+    """Return how strong the tint or the shade of a weight is, from 0 to 1."""
+    # An edit can make weights that are below 0 or above 1.
+    weight = min(max(weight, 0.0), 1.0)
+    # The square root, since the weights of a long text are so small that all would be blank.
+    return math.sqrt(weight)
