@@ -290,6 +290,20 @@ def test_text_wider_than_a_terminal_continues_below(
     assert starts == ["from position 0", "from position 4"]
 
 
+def test_columns_of_words_fit_a_terminal(
+    workplace: Path, run: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("train --config tiny.yaml data.tokenizer=word data.word_vocab_size=20 train.max_steps=3")
+    show_in_terminal(monkeypatch, width=40)
+    monkeypatch.setattr("gpt.cli.tables.TINTS", range(1, 101))
+    out = run("explain lens --prompt 'the keeper the keeper'").out
+    headers = [line.split() for line in out.splitlines() if line.startswith(" ")]
+    assert headers == [["0", "1"], ["2", "3"], ["4", "5"], ["6"]]
+    lines = [line for line in out.splitlines() if line.startswith("after")]
+    assert all(COLOR.search(line) for line in lines)
+    assert max(len(COLOR.sub("", line)) for line in lines) <= 40
+
+
 @pytest.mark.parametrize("view", VIEWS_OF_A_TEXT)
 def test_only_a_terminal_with_colors_has_tints(
     run: Call, monkeypatch: pytest.MonkeyPatch, view: str

@@ -119,7 +119,8 @@ def _token_table(rows: Rows, start: int, note: str) -> Table:
     positions = [str(position) for position in range(start, start + count)]
     cells = []
     for name, labels, probabilities in rows:
-        cells.append((name, *map(tint, map(shorten, labels), probabilities)))
+        short_labels = map(shorten, labels)
+        cells.append((name, *map(tint, short_labels, probabilities)))
     return Table(f"from position {start}", ("", *positions), cells, "<" * (count + 1), note)
 
 

@@ -59,7 +59,7 @@ def fill(text: str, width: int | None) -> str:
 
     A word that is wider, such as the path of a run, stays whole, so that it can be copied.
     """
-    if width is None or max(map(len, text.splitlines())) <= width:
+    if width is None or max(map(len, text.split("\n"))) <= width:
         return text
     words = " ".join(text.split())
     return textwrap.fill(words, width, break_long_words=False, break_on_hyphens=False)
