@@ -39,6 +39,13 @@ _NOTEBOOK_LINKS = {
 }
 # Without this header, Jupytext takes the language that most blocks are written in.
 _HEADER = "---\njupyter:\n  jupytext:\n    main_language: python\n---\n\n"
+# A code host shows the Markdown of a chapter itself, and there this is what folds a solution.
+_FOLDED_SOLUTION = re.compile(
+    r"<details>\n<summary>Solution</summary>\n\n"
+    r"(```python tags=\[\"solution\"\]\n.*?\n```\n)\n</details>\n",
+    re.DOTALL,
+)
+_SOLUTION = '```python tags=["solution"]'
 _DECIMAL = re.compile(r"(?<!Python )(?<![\w.])\d+\.\d+(?![.\w]*\w*\()")
 _CODE = re.compile(r"```.*?```|`[^`]*`|\]\([^)]*\)", re.DOTALL)
 
@@ -48,8 +55,12 @@ class ChapterError(Exception):
 
 
 def read(path: Path) -> NotebookNode:
-    """Return a chapter as a notebook without outputs."""
-    notebook = jupytext.reads(_HEADER + path.read_text(encoding="utf-8"), fmt="md")
+    """Return a chapter as a notebook without outputs.
+
+    The HTML that folds a solution is left out, since pages and notebooks fold the cell themselves.
+    """
+    text = _FOLDED_SOLUTION.sub(r"\1", path.read_text(encoding="utf-8"))
+    notebook = jupytext.reads(_HEADER + text, fmt="md")
     for number, cell in enumerate(notebook.cells):
         cell.id = f"cell-{number}"  # jupytext's are random
     return notebook
@@ -71,6 +82,9 @@ def problems(path: Path) -> Iterator[str]:
         yield f"{path}: not one title"
     if LAST not in [line for cell in prose for line in cell.source.splitlines()]:
         yield f"{path}: no section {LAST!r}"
+    text = path.read_text(encoding="utf-8")
+    if len(_FOLDED_SOLUTION.findall(text)) != text.count(_SOLUTION):
+        yield f"{path}: a solution that is not folded by <details>"
     tags = [tag(cell) for cell in cells]
     for number, name in enumerate(tags):
         if name not in {"", "hide-input", *EXERCISE}:

@@ -20,9 +20,14 @@ EXERCISE = """```python tags=["exercise"]
 {}
 ```
 
+<details>
+<summary>Solution</summary>
+
 ```python tags=["solution"]
 answer = 2
 ```
+
+</details>
 
 ```python tags=["check"]
 assert answer == 2, "it is two"
@@ -44,6 +49,10 @@ def test_chapters_are_built_alike_and_what_is_not_is_found(tmp_path: Path) -> No
         ("A loss of 1.52, as `0.1` in Python 3.11 is not.", "1_sample.md:3: 1.52 in the text"),
         ("# Another title", "not one title"),
         (EXERCISE.format("pass").replace("solution", "answer"), "unknown tag 'answer'"),
+        (
+            EXERCISE.format("pass").replace("</details>\n", ""),
+            "a solution that is not folded by <details>",
+        ),
         (
             EXERCISE.format("pass").rpartition("\n\n")[0],
             "1_sample.md:4: an exercise is three cells",
