@@ -1,4 +1,4 @@
-"""The text of the files of a corpus as one stream, in pieces or in blocks, and its tokenizer."""
+"""Read the files of a corpus as one text, in pieces or in blocks, and build its tokenizer."""
 
 import codecs
 import math
@@ -26,9 +26,9 @@ from gpt.system.files import open_file
 SEPARATOR = "\n\n"
 """Text between files: an empty line."""
 PIECE = 1 << 20
-"""Bytes read at a time."""
+"""Number of bytes that are read at a time."""
 BLOCK = 1 << 20
-"""Characters that are encoded at a time.
+"""Number of characters that are encoded at a time.
 
 Blocks are counted over all files, so that the ids are a function of the text, however it is divided
 into files and pieces.
@@ -46,15 +46,15 @@ SAMPLE_CHARACTERS = 1 << 14
 class CorpusText:
     """The text of some files, with `SEPARATOR` between them.
 
-    Every method that reads raises DataError: a file cannot be read or is not UTF-8, or all have
-    more than `MAX_CHARACTERS`.
+    Every method that reads raises DataError if a file cannot be read or is not UTF-8, or if the
+    files have more than `MAX_CHARACTERS` in total.
 
     Attributes:
-        marks: control characters that stand between its items; running text has none.
-        name: what messages call the corpus.
-        size: bytes on disk.
-        held_out: the texts of their own that `val` and `test` have; the tokenizer does not read
-            them, and neither do the methods here.
+        marks: control characters that mark the items of the text; running text has none.
+        name: name of the corpus in messages.
+        size: number of bytes on disk.
+        held_out: the texts of `val` and `test` where they have files of their own, by split. The
+            methods of this class do not read them, and so they add nothing to the vocabulary.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class CorpusText:
         """Yield the text in pieces of any length.
 
         Args:
-            advance: is called with the bytes on disk that were read since its last call.
+            advance: is called with the number of bytes on disk that were read since the last call.
         """
         separator = ""
         length = 0
@@ -81,39 +81,40 @@ class CorpusText:
                     position = 0
                     for piece in _decoded(path, raw):
                         if not piece:
-                            continue  # a CR that is held back, or the end of a file
+                            continue  # the decoder holds all of it back, or the file has ended
                         length += len(piece)
                         if length > MAX_CHARACTERS:
                             raise DataError(
                                 f"{path}: the corpus has more than {MAX_CHARACTERS:,} characters"
                             )
-                        # The separator goes before the first piece of a file, and not after the
-                        # last one, so that an empty file adds none.
+                        # The separator comes before the first piece of a file, not after the last
+                        # piece of the file before it, so that an empty file adds no separator.
                         yield separator + piece
                         separator = ""
                         advance(raw.tell() - position)
                         position = raw.tell()
             except OSError as error:
                 raise DataError(f"cannot read {path}: {error.strerror or error}") from None
-            # Empty files at the beginning leave no separator before the text.
+            # A separator follows only text: empty files at the beginning add none.
             separator = SEPARATOR if length > 0 else ""
 
     def blocks(self, advance: Callable[[int], object] = lambda count: None) -> Iterator[str]:
         """Yield the text in blocks of `BLOCK` characters; the last one may be shorter."""
-        held: list[str] = []
-        length = 0
+        pending: list[str] = []  # pieces that were read and not yet yielded
+        length = 0  # characters of the pending pieces
         for piece in self.pieces(advance):
-            held.append(piece)
+            pending.append(piece)
             length += len(piece)
-            # Pieces are joined once for a block, since each joining copies all of them.
+            # Pieces are joined only where they fill a block, since joining copies all of them.
             if length >= BLOCK:
-                text = "".join(held)
-                whole = length - length % BLOCK
-                yield from (text[begin : begin + BLOCK] for begin in range(0, whole, BLOCK))
-                held = [text[whole:]]
-                length -= whole
+                text = "".join(pending)
+                end_of_blocks = length - length % BLOCK
+                for begin in range(0, end_of_blocks, BLOCK):
+                    yield text[begin : begin + BLOCK]
+                pending = [text[end_of_blocks:]]
+                length -= end_of_blocks
         if length > 0:
-            yield "".join(held)
+            yield "".join(pending)
 
     def characters(self) -> list[str]:
         """Return the distinct characters, sorted."""
@@ -124,27 +125,27 @@ class CorpusText:
         return [chr(code) for code in np.flatnonzero(seen)]
 
     def sample(self) -> Iterator[str]:
-        """Yield what byte pairs and words are learned from.
+        """Yield the text from which byte pairs and words are learned.
 
-        That is a small text as a whole, or blocks of a larger one at equal distances.
+        A small text is yielded as a whole, and of a larger one every n-th block.
         """
         if self.size <= MAX_BYTES_LEARNED_WHOLE:
             yield from self.pieces()
             return
-        every = math.ceil(self.size / SAMPLED_BYTES)
-        for block in islice(self.blocks(), 0, None, every):
+        block_step = math.ceil(self.size / SAMPLED_BYTES)
+        for block in islice(self.blocks(), 0, None, block_step):
             for begin in range(0, len(block), SAMPLE_CHARACTERS):
                 yield block[begin : begin + SAMPLE_CHARACTERS]
 
 
 def build_tokenizer(corpus: CorpusText, config: DataConfig) -> Tokenizer:
-    """Build the tokenizer that a configuration asks for, from the text where it depends on it."""
+    """Build the tokenizer that a configuration asks for; only bytes do not depend on the text."""
     if config.tokenizer == "byte":
         return ByteTokenizer()
     if config.tokenizer == "bpe":
         return learn_bpe(corpus.sample(), config.bpe_vocab_size)
     if config.tokenizer == "word":
-        # The function itself, since words are read twice.
+        # The method is passed uncalled, since `learn_words` reads the text twice.
         return learn_words(corpus.sample, config.word_vocab_size, corpus.marks)
     chars = corpus.characters()
     # There is nothing to predict in a text of one character.
@@ -157,49 +158,49 @@ def build_tokenizer(corpus: CorpusText, config: DataConfig) -> Tokenizer:
 
 
 def extend_tokenizer(base: Tokenizer, corpus: CorpusText) -> Tokenizer:
-    """Return a tokenizer that can encode a corpus: `base`, with the characters that it lacks.
-
-    Bytes and byte pairs encode any text, and words read others as `<unk>`.
-    """
+    """Return `base`, with the characters of the corpus added that its vocabulary lacks."""
     if not isinstance(base, CharTokenizer):
-        return base  # bytes and byte pairs encode any text
+        # Bytes and byte pairs encode any text, and words encode unknown ones as `<unk>`.
+        return base
     missing = [char for char in corpus.characters() if char not in base.stoi]
     return CharTokenizer([*base.itos, *missing]) if missing else base
 
 
 def has_lone_returns(path: Path) -> bool:
-    """Return whether a file has CRs that no LF follows."""
-    held = b""  # a CR at the end of a piece, whose LF may come with the next piece
+    """Return whether a file has a CR that no LF follows."""
+    pending = b""  # a CR at the end of a piece, whose LF may come with the next piece
     with open_file(path) as file:
         while data := file.read(PIECE):
-            text = held + data
-            held = b"\r" if text.endswith(b"\r") else b""
-            # The CR that is held back is not judged yet.
-            if text.count(b"\r") > text.count(b"\r\n") + len(held):
+            text = pending + data
+            pending = b"\r" if text.endswith(b"\r") else b""
+            # A pending CR does not count yet, since it is not known what follows it.
+            if text.count(b"\r") > text.count(b"\r\n") + len(pending):
                 return True
-    return held != b""
+    return pending != b""
 
 
 def _decoded(path: Path, raw: BinaryIO) -> Iterator[str]:
     """Yield the text of a stream of UTF-8 in pieces, some of which may be empty.
 
-    A byte order mark is left out, and line ends are as in `convert_newlines`.
+    A byte order mark is left out, and line ends are converted as by `convert_newlines`.
     """
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
     num_read = 0
-    held = ""  # one CR or two at the end of a piece, whose LF may come with the next piece
+    pending = ""  # one CR or two at the end of a piece, whose LF may come with the next piece
     while data := raw.read(PIECE):
         if b"\0" in data:
             raise DataError(
                 f"{path} has NUL bytes: it is not UTF-8 text (UTF-16, or a binary file)"
             )
-        text = held + _decode(path, decoder, data, num_read)
+        text = pending + _decode(path, decoder, data, num_read)
         num_read += len(data)
-        whole = text.removesuffix("\r").removesuffix("\r")
-        held = text[len(whole) :]
-        yield convert_newlines(whole)
-    # Only now does the decoder raise for a character that the end of the file cuts off.
-    yield convert_newlines(held + _decode(path, decoder, b"", num_read, final=True))
+        # Up to two are held back, since CR CR LF is one line end.
+        complete = text.removesuffix("\r").removesuffix("\r")
+        pending = text[len(complete) :]
+        yield convert_newlines(complete)
+    # Only this last call raises for a character that the end of the file cuts off.
+    rest = _decode(path, decoder, b"", num_read, final=True)
+    yield convert_newlines(pending + rest)
 
 
 def _decode(
@@ -209,10 +210,11 @@ def _decode(
     num_read: int,
     final: bool = False,
 ) -> str:
-    """Decode a piece of a file; raise DataError with the place of a byte that is not UTF-8.
+    """Decode a piece of a file; raise DataError with the position of a byte that is not UTF-8.
 
     Args:
-        num_read: bytes of the file before the piece.
+        num_read: number of bytes of the file before the piece.
+        final: whether the file ends with the piece.
     """
     try:
         return decoder.decode(data, final)

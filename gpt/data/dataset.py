@@ -27,10 +27,10 @@ TOKENS = "tokens.bin"
 
 
 class LongAnswerError(DataError):
-    """A window does not hold an answer.
+    """An answer is too long for a window.
 
     Attributes:
-        text: the text of the pair or the conversation.
+        text: the text of the pair or the conversation that has the answer.
     """
 
     def __init__(self, question: str, length: int, block_size: int, text: str) -> None:
@@ -42,7 +42,7 @@ class LongAnswerError(DataError):
         super().__init__(f"the answer of {question} {self._problem}")
 
     def at(self, place: str) -> DataError:
-        """Return the same error with the place of the answer instead of its question."""
+        """Return this error as one that names the answer by its place, not by its question."""
         return DataError(f"{place}: the answer {self._problem}")
 
 
@@ -51,13 +51,14 @@ class Dataset:
     """A tokenized corpus: its splits in the order of the text, memory-mapped where it is one text.
 
     Attributes:
-        tokenizer: built from the whole corpus, unless it is that of a checkpoint.
-        fingerprint: changes when the text, the tokenizer or a split changes.
-        test: never used for model selection; None without `data.test_fraction`.
+        tokenizer: built from the whole corpus, or taken from a checkpoint.
+        fingerprint: a hash that changes when the text, the tokenizer or a split changes.
+        test: the test split, which never selects a model; None where the configuration has none.
         text_ranges: where each of several texts begins and ends in the training split, (S, 2);
-            None: it is one text.
-        items: ids of the tokens that mark its items; None: it is running text.
-        held_out: the splits that are texts of their own, by `data.val_path` and `data.test_path`.
+            None where the corpus is one text.
+        items: ids of the tokens that mark the items; None where the corpus is running text.
+        held_out: names of the splits that have files of their own, by `data.val_path` and
+            `data.test_path`.
     """
 
     train: Tokens
@@ -82,7 +83,7 @@ class Dataset:
     def check_length(self, block_size: int) -> None:
         """Raise DataError unless each training text, and the validation split, fill a window.
 
-        A window of items need not be full.
+        Windows of items are padded, so that only an answer can have a wrong length for them.
         """
         if self.items is not None:
             self._check_answers(block_size)
@@ -103,29 +104,31 @@ class Dataset:
                 )
 
     def _check_answers(self, block_size: int) -> None:
-        """Raise LongAnswerError for an answer that no window holds."""
+        """Raise LongAnswerError if an answer is too long for a window."""
         assert self.items is not None
         if self.items.answer is None:
-            return
+            return  # Items other than questions and answers may be cut into pieces.
         for tokens in (self.train, self.val):
             for begin, end in item_spans(tokens, self.items.end):
                 item = tokens[begin:end]
                 length = self.items.longest_answer(item)
-                if length >= block_size:  # the window also holds what stands before it
+                # The mark before the answer must fit into the window too.
+                if length >= block_size:
                     question = quoted(self.tokenizer.decode(item[:NUM_QUOTED_TOKENS]))
-                    text = self.tokenizer.decode(item[:-1])
+                    text = self.tokenizer.decode(item[:-1])  # without the end of the item
                     raise LongAnswerError(question, length, block_size, text)
 
 
 def join_texts(datasets: Sequence[Dataset]) -> Dataset:
-    """Return datasets of one tokenizer as one, in memory; one dataset is returned as it is.
+    """Join datasets that share a tokenizer, in memory; a single dataset is returned as it is.
 
-    Each split is the texts' splits one after the other, in the order that is given.
+    Each split of the result is the concatenation of that split of the datasets, in their order.
     """
     first = datasets[0]
     if len(datasets) == 1:
         return first
-    ends = np.cumsum([len(each.train) for each in datasets])  # of each text in the joined split
+    # Where each text ends and begins in the joined training split, (S,) each.
+    ends = np.cumsum([len(each.train) for each in datasets])
     begins = np.append(0, ends[:-1])
     tests = [each.test for each in datasets if each.test is not None]
     return Dataset(
@@ -139,23 +142,23 @@ def join_texts(datasets: Sequence[Dataset]) -> Dataset:
 
 
 def token_folders(folder: Path, fingerprint: str) -> list[Path]:
-    """Return the folders of token files below `folder` that a dataset of this fingerprint has.
+    """Return the folders below `folder` with the token files of a dataset of this fingerprint.
 
-    `join_texts` writes a + between the fingerprints of its texts.
+    The fingerprint of several texts joins one for each text with a plus sign, see `join_texts`.
     """
     return [folder / name for name in fingerprint.split("+")]
 
 
 def seal(meta: dict[str, Any]) -> dict[str, Any]:
-    """Return the content of `META` with its hash.
+    """Return the content of `META` with its hash added.
 
-    Without the hash, a vocabulary that was damaged on disk would give other texts without an error.
+    The hash detects damage on disk: a damaged vocabulary would decode to other text silently.
     """
     return {**meta, "seal": _hash(meta)}
 
 
 def unseal(sealed: dict[str, Any]) -> dict[str, Any]:
-    """Return what was sealed; raise ValueError if it was changed."""
+    """Return the content without its hash; raise ValueError if the hash does not match it."""
     meta = dict(sealed)
     if meta.pop("seal", None) != _hash(meta):
         raise ValueError(f"{META} has other content than was written")
@@ -183,7 +186,7 @@ def open_dataset(folder: Path) -> Dataset:
         RecursionError,
         DataError,
     ) as error:
-        # The JSON may hold anything, of any type, which raises any of these errors.
+        # Values of the wrong type in the JSON can raise any of these errors.
         reason = explained(error)
         filename = getattr(error, "filename", None)
         if filename:
@@ -195,17 +198,18 @@ def open_dataset(folder: Path) -> Dataset:
 
 
 def _open(folder: Path) -> Dataset:
-    """Open a dataset; any error means that its files are damaged."""
+    """Open a dataset, and let any error about its files through to `open_dataset`."""
     meta = unseal(parse_json(read_file(folder / META, MAX_JSON_BYTES)))
     tokenizer = tokenizer_from_dict(meta["tokenizer"])
     tokens = _map(folder / TOKENS, meta["dtype"], meta["length"], meta["sha256"])
     borders = [0, *chain.from_iterable(meta["splits"].values()), len(tokens)]
-    # Each split begins where the one before it ends, so that the borders come in equal pairs.
-    come_in_pairs = borders[::2] == borders[1::2]
-    if not come_in_pairs or borders != sorted(borders):
+    # The list is 0, begin, end, begin, end, ..., length. Each split must begin where the one
+    # before it ends, so that the first and second border, the third and fourth, ... are equal.
+    splits_are_adjacent = borders[::2] == borders[1::2]
+    if not splits_are_adjacent or borders != sorted(borders):
         raise ValueError("the splits do not follow one another from the first token to the last")
     splits = {name: tokens[begin:end] for name, (begin, end) in meta["splits"].items()}
-    kind = meta.get("items", "none")
+    kind = meta.get("items", "none")  # token files of running text have no such key
     return Dataset(
         train=splits["train"],
         val=splits["val"],
@@ -218,8 +222,8 @@ def _open(folder: Path) -> Dataset:
 
 
 def _map(path: Path, dtype: str, length: int, sha256: str) -> Tokens:
-    """Memory-map a token file after comparing its size and its hash."""
-    # The size is compared first, since hashing a file takes much longer.
+    """Memory-map a token file after checking its size and its hash."""
+    # The size is checked first, since hashing a file takes much longer.
     if path.stat().st_size != length * np.dtype(dtype).itemsize:
         raise ValueError(f"{path.name} has the wrong size")
     if sha256_of(path) != sha256:

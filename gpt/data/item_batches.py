@@ -14,15 +14,15 @@ from gpt.data.items import ItemIds, item_spans
 from gpt.data.tokens import IGNORE, Tokens, release_pages
 
 LENGTH_MULTIPLE = 8
-"""Rows of an evaluation are padded to a multiple of this, so that there are few shapes."""
+"""Rows of an evaluation are padded to a multiple of this, so that batches have few shapes."""
 
 
 class ItemSampler(Sampler):
     """Samples windows of whole items, each item of a split once in an epoch.
 
-    A window begins with the end of an item, then come items in the shuffled order of the epoch, as
-    many as fit. An item that no window holds is cut into pieces, each of which begins as a window
-    does. The order is a function of the seed and the number of the epoch.
+    The inputs of a window begin with the token that ends an item; as many items as fit follow, in
+    the shuffled order of the epoch. An item that is longer than a window is cut into pieces, which
+    are then shuffled like items. The order depends only on the seed and the number of the epoch.
 
     Attributes:
         epoch: number of the epoch that the next window is from.
@@ -37,6 +37,7 @@ class ItemSampler(Sampler):
         self._begin_epoch(0)
 
     def get_batch(self, batch_size: int, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        # Every process chooses the whole batch, so that all of them stay at the same position.
         windows = self._choose_windows(batch_size)
         self.starts = torch.tensor([int(spans[0, 0]) for spans in windows])
         if rows is not None:
@@ -49,6 +50,7 @@ class ItemSampler(Sampler):
         return {"seed": self.seed, "item_epoch": self.epoch, "position": self.position}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        # Only samplers of items save this key.
         if "item_epoch" not in state:
             raise ValueError("it was saved with a different data.items")
         self.seed = int(state["seed"])
@@ -61,7 +63,7 @@ class ItemSampler(Sampler):
         self.position = position
 
     def _choose_windows(self, batch_size: int) -> list[NDArray[np.int64]]:
-        """Return the spans of the items of each window of the next batch."""
+        """Return the next windows, each as the spans of its items, and advance the position."""
         chosen: list[NDArray[np.int64]] = []
         while len(chosen) < batch_size:
             window = self._windows[self.position]
@@ -73,8 +75,9 @@ class ItemSampler(Sampler):
 
     def _begin_epoch(self, epoch: int) -> None:
         """Shuffle the items, and fill windows with them in that order."""
-        # both are hashed: with a sum, epoch 1 of seed 0 would be epoch 0 of seed 1
-        generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence([self.seed, epoch])))
+        # Seed and epoch are hashed: with their sum, epoch 1 of seed 0 would be epoch 0 of seed 1.
+        epoch_seed = np.random.SeedSequence([self.seed, epoch])
+        generator = np.random.Generator(np.random.PCG64(epoch_seed))
         self._shuffled = self._spans[generator.permutation(len(self._spans))]  # (N, 2)
         lengths = np.diff(self._shuffled, axis=1).squeeze(1)  # (N,)
         self._windows = _pack(lengths, self.block_size)  # slices of the shuffled items
@@ -83,13 +86,14 @@ class ItemSampler(Sampler):
 
 
 def _fit_spans(spans: NDArray[np.int64], block_size: int, ids: ItemIds) -> NDArray[np.int64]:
-    """Return spans (N, 2) that are no longer than a window.
+    """Return spans (N, 2), none of which is longer than a window.
 
-    Of a question and its answer the end is kept; other items are cut into pieces.
+    A long question with its answer loses its beginning; other long items are cut into pieces.
     """
     if len(spans) == 0 or np.diff(spans, axis=1).max() <= block_size:
         return spans
     if ids.answer is not None:
+        # The end is kept, since the loss counts only the answer.
         begins = np.maximum(spans[:, 0], spans[:, 1] - block_size)
         return np.stack([begins, spans[:, 1]], axis=1)
     pieces: list[tuple[int, int]] = []
@@ -100,34 +104,40 @@ def _fit_spans(spans: NDArray[np.int64], block_size: int, ids: ItemIds) -> NDArr
 
 
 def _pack(lengths: NDArray[np.int64], block_size: int) -> list[slice]:
-    """Return which items each window holds: as many in order as fit into `block_size` targets."""
+    """Return a slice of the items for each window, of as many as fit into `block_size` targets.
+
+    Args:
+        lengths: tokens of each item, (N,), in order; none is longer than a window.
+    """
     ends = np.cumsum(lengths)
     windows: list[slice] = []
     first = 0
     while first < len(lengths):
-        before = int(ends[first - 1]) if first > 0 else 0
-        last = int(np.searchsorted(ends, before + block_size, side="right"))
-        windows.append(slice(first, last))
-        first = last
+        num_tokens_before = int(ends[first - 1]) if first > 0 else 0
+        # The index of the first item that ends behind the window is the end of the slice.
+        stop = int(np.searchsorted(ends, num_tokens_before + block_size, side="right"))
+        windows.append(slice(first, stop))
+        first = stop
     return windows
 
 
 def item_batches(
     tokens: Tokens, block_size: int, batch_size: int, ids: ItemIds
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the items of a split for evaluation, one in each row, (B, T) each.
+    """Yield batches of inputs and targets for evaluation, (B, T) each, with one item in each row.
 
-    Each item is predicted from nothing but its own beginning. Items are read in the order of their
-    length, so that the rows of a batch have little padding.
+    The tokens of an item are predicted only from those before them in the same item. Items are
+    sorted by length, so that the rows of a batch need little padding.
     """
     spans = _fit_spans(item_spans(tokens, ids.end), block_size, ids)  # (N, 2)
     lengths = np.diff(spans, axis=1).squeeze(1)
     by_length = spans[np.argsort(lengths, kind="stable")]
     for first in range(0, len(by_length), batch_size):
         rows = by_length[first : first + batch_size]
-        longest = int((rows[-1, 1] - rows[-1, 0]).item())
+        longest = int((rows[-1, 1] - rows[-1, 0]).item())  # rows are sorted by length
         padded_length = math.ceil(longest / LENGTH_MULTIPLE) * LENGTH_MULTIPLE
-        windows = [row[np.newaxis] for row in rows]  # a window of training has several spans
+        # `_padded` takes a list of spans for each row, which has one span here.
+        windows = [row[np.newaxis] for row in rows]
         yield _padded(tokens, windows, min(padded_length, block_size), ids)
         release_pages(tokens)
 
@@ -135,17 +145,18 @@ def item_batches(
 def _padded(
     tokens: Tokens, windows: list[NDArray[np.int64]], length: int, ids: ItemIds
 ) -> tuple[Tensor, Tensor]:
-    """Return windows as inputs and targets, each (B, length) int64.
+    """Return windows as inputs and targets, each (B, length) int64, padded at the end.
 
     Args:
-        windows: the spans of each one's items, (number of items, 2).
+        windows: the spans of the items of each window, (number of items, 2).
     """
     inputs = np.full((len(windows), length), ids.end, dtype=np.int64)
     targets = np.full((len(windows), length), IGNORE, dtype=np.int64)
     for row, spans in enumerate(windows):
-        # wider than the types of token files, which cannot hold IGNORE
+        # The unsigned types of token files cannot hold IGNORE.
         items = np.concatenate([tokens[begin:end] for begin, end in spans]).astype(np.int64)
         size = len(items)
+        # The first input stays `ids.end`, as if another item ended before the window.
         inputs[row, 1:size] = items[:-1]
         targets[row, :size] = np.where(ids.counted(items), items, IGNORE)
     return torch.from_numpy(inputs), torch.from_numpy(targets)

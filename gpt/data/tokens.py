@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 KEEP_RESIDENT = 16 << 20
 """Size in bytes up to which a token file stays in memory.
 
-The pages of a larger one are released after reading.
+The pages of a larger file are released after each read.
 """
 PIECE = 1 << 20
-"""Tokens that are read at a time where a whole split is read."""
+"""Number of tokens that are read at a time where a whole split is read."""
 
 IGNORE = -100
 """Targets with this value, as padding, are excluded from the loss and from its mean."""
@@ -23,16 +23,16 @@ Tokens = NDArray[np.integer[Any]]
 
 
 def in_pieces(tokens: Tokens) -> Iterator[Tokens]:
-    """Yield the tokens in order, in arrays of at most `PIECE`, and release those that were read."""
+    """Yield the tokens in order, in arrays of at most `PIECE`, and release the pages read."""
     for begin in range(0, len(tokens), PIECE):
         yield tokens[begin : begin + PIECE]
         release_pages(tokens)
 
 
 def release_pages(tokens: Tokens) -> None:
-    """Release the pages of a large memory-mapped file that are in memory.
+    """Release the pages that reading a large memory-mapped file has brought into memory.
 
-    Every read adds some, and they would count as the process's own memory.
+    They would otherwise count as memory of the process. Arrays in memory are left as they are.
     """
     mapping = getattr(tokens, "_mmap", None)
     if mapping is not None and len(mapping) > KEEP_RESIDENT and hasattr(mmap, "MADV_DONTNEED"):

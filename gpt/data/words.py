@@ -1,4 +1,4 @@
-"""Words as tokens: what stands between white space, by the `tokenizers` library."""
+"""Tokenize words, which are separated by white space, with the `tokenizers` library."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,7 +23,7 @@ SPLITTER = {
 """The pre-tokenizer of tokenizer.json: each white space character is a token, and so is what stands
 between two of them, so that the tokens, one after the other, are the text."""
 WHITE_SPACE_AND_MARKS = r"[\s\x1d-\x1f]"
-"""The same, or one of the marks of items, which Unicode does not count as white space."""
+"""The pattern of one white space character or one mark of items, which is no white space."""
 SPLITTER_AT_MARKS = {**SPLITTER, "pattern": {"Regex": WHITE_SPACE_AND_MARKS}}
 """The pre-tokenizer of a vocabulary with marks: each mark is a token too, as white space is."""
 DECODER = {"type": "Fuse"}
@@ -34,25 +34,25 @@ class WordTokenizer(Tokenizer):
     """One id per word of a vocabulary, one per white space character, and `<unk>`.
 
     White space is kept, so that a text of known words is decoded as it was written. A word outside
-    the vocabulary is read as `<unk>`, and written so.
+    the vocabulary is encoded as the id of `<unk>`, and decoded as `<unk>`.
 
     Attributes:
-        unknown_length: the characters that an `<unk>` counts, since its id does not tell which word
-            it stood for: the average of the unknown words of the text that the vocabulary was
-            learned from, so that this text has as many characters as it is long.
+        unknown_length: number of characters that `count_chars` counts for an `<unk>`, since its id
+            does not tell which word it stands for. It is the mean length of the unknown words in
+            the text from which the vocabulary was learned, so that the count is right there.
     """
 
     def __init__(self, content: dict[str, Any], unknown_length: float | None = None) -> None:
         """Read a tokenizer.json.
 
         Args:
-            unknown_length: None: it is not known, and the average of the vocabulary is taken.
+            unknown_length: None stands for the mean length of the words of the vocabulary.
 
         Raises:
-            DataError: the library is missing, or the content is of another kind.
+            DataError: the library is missing, or the content is not a tokenizer of words.
         """
         require_library("a tokenizer of words")
-        # Here and not above, since a vocabulary of characters or bytes does without the library.
+        # Imported here, since the library is optional: characters and bytes do not need it.
         from tokenizers import Tokenizer as Library
 
         _require_words(content)
@@ -61,7 +61,7 @@ class WordTokenizer(Tokenizer):
             vocabulary: dict[str, int] = self._tokenizer.get_vocab()
         self._content = content
         self._words = sorted(vocabulary, key=lambda word: vocabulary[word])  # by their ids
-        # `decode` takes an id for the place of its word in this list.
+        # `decode` uses an id as the index of its word in this list.
         if sorted(vocabulary.values()) != list(range(len(vocabulary))):
             raise DataError("the ids of the words are not numbered from 0 without a gap")
         self.unknown_id = vocabulary[UNKNOWN]
@@ -78,14 +78,16 @@ class WordTokenizer(Tokenizer):
     def encode_narrow(self, text: str) -> Ids:
         require_characters(text)
         with library_errors("the tokenizer fails"):
-            # Unlike `encode`, it finds no places in the text, which take as long again.
+            # Unlike `encode`, it does not compute where tokens lie in the text, which takes as
+            # long again.
             (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
         return np.array(encoding.ids, dtype=smallest_dtype(self.vocab_size))
 
     def unknown_words(self, text: str) -> list[str]:
         """Return the distinct words of a text that are outside the vocabulary, in order."""
         known = set(self._words)
-        return [part for part in dict.fromkeys(self.split(text)) if part not in known]
+        distinct_parts = dict.fromkeys(self.split(text))  # unlike a set, it keeps their order
+        return [part for part in distinct_parts if part not in known]
 
     def split(self, text: str) -> list[str]:
         """Return the words and white space characters of a text, one for each of its ids."""
@@ -110,20 +112,20 @@ class WordTokenizer(Tokenizer):
 
 
 def whole_words(pieces: Iterable[str]) -> Iterator[str]:
-    """Yield a text that comes in pieces in other pieces, whose ends cut no word in two.
+    """Yield the text of some pieces in new pieces, which end after a space or a line end.
 
-    A word that is longer than a piece is cut all the same, since it may be as long as the text.
+    A piece without either is yielded as it is, since a word may be as long as the whole text.
     """
-    held = ""
+    unfinished_word = ""
     for piece in pieces:
-        text = held + piece
+        text = unfinished_word + piece
         end = max(text.rfind(" "), text.rfind("\n")) + 1
         if end == 0:
             end = len(text)
         yield text[:end]
-        held = text[end:]
-    if held:
-        yield held
+        unfinished_word = text[end:]
+    if unfinished_word:
+        yield unfinished_word
 
 
 def learn_words(
@@ -132,9 +134,9 @@ def learn_words(
     """Return the tokenizer of the most frequent words and white space characters of a text.
 
     Args:
-        read: returns the text in pieces; it is called twice, the second time to measure the words
-            that became `<unk>`.
-        vocab_size: ids, of which one is `<unk>`; a short text may give fewer.
+        read: returns the text in pieces. It is called twice, the second time to measure the words
+            that are encoded as `<unk>`.
+        vocab_size: largest number of ids, one of which is `<unk>`; a short text may give fewer.
         marks: control characters between the items of the text, each of which gets an id.
     """
     require_library("a tokenizer of words")
@@ -150,48 +152,50 @@ def learn_words(
     )
     library.train_from_iterator(whole_words(read()), trainer)
     content = json.loads(library.to_str())
-    # As an added token it would be cut out of longer words, such as "<unk>,".
+    # The library would cut added tokens, such as "<unk>", out of longer words, such as "<unk>,".
     content["added_tokens"] = []
     id_of = library.get_vocab()
-    by_id = sorted(id_of, key=lambda word: id_of[word])  # the most frequent first
-    # The library leaves a gap in the ids where the text itself has the word "<unk>".
+    by_id = sorted(id_of, key=lambda word: id_of[word])  # the most frequent words come first
+    # Words are numbered anew: if the text itself has the word "<unk>", the ids have a gap.
     words = [UNKNOWN, *(word for word in by_id if word != UNKNOWN)]
     content["model"]["vocab"] = {word: index for index, word in enumerate(words)}
-    # How long unknown words are on average tells how many characters a text of ids stands for. A
-    # tokenizer is needed to find them in the text.
+    # A tokenizer without `unknown_length` finds the unknown words by whose mean length it is set.
     unmeasured = WordTokenizer(content)
-    return WordTokenizer(content, _mean_unknown_length(unmeasured, whole_words(read())))
+    unknown_length = _mean_unknown_length(unmeasured, whole_words(read()))
+    return WordTokenizer(content, unknown_length)
 
 
 def _mean_unknown_length(tokenizer: WordTokenizer, pieces: Iterable[str]) -> float | None:
-    """Return the average characters of the words that are read as `<unk>`; None: there are none."""
+    """Return the mean length of the words that are encoded as `<unk>`; None if no word is."""
     num_unknown = 0
     num_chars = 0
     for piece in pieces:
         ids = tokenizer.encode_narrow(piece)
         is_unknown = ids == tokenizer.unknown_id
         num_unknown += int(is_unknown.sum())
+        # All characters of a piece that do not belong to known words or white space.
         num_chars += len(piece) - len(tokenizer.decode(ids[~is_unknown]))
     return num_chars / num_unknown if num_unknown > 0 else None
 
 
 def _require_words(content: dict[str, Any]) -> None:
-    """Raise DataError unless a tokenizer.json is of words as `learn_words` reads them.
+    """Raise DataError unless a tokenizer.json has only the parts that `learn_words` writes.
 
-    Somebody else may have written it: another part could change the text, or take a time that
-    doubles with each character.
+    Somebody else may have written the file: another part could change the text, or take a time
+    that doubles with each character.
     """
     try:
         model = content["model"]
         is_of_words = model["type"] == "WordLevel" and model["unk_token"] == UNKNOWN
         has_unknown = UNKNOWN in model["vocab"]
         is_known_splitter = content["pre_tokenizer"] in (SPLITTER, SPLITTER_AT_MARKS)
-        splits = is_known_splitter and content["decoder"] == DECODER
+        keeps_text = is_known_splitter and content["decoder"] == DECODER
         others = ("normalizer", "post_processor", "truncation", "padding", "added_tokens")
         has_others = any(content.get(part) for part in others)
-    except (KeyError, TypeError, AttributeError) as error:  # the content may be anything
+    except (KeyError, TypeError, AttributeError) as error:
+        # Keys may be missing, and values may have any type.
         raise DataError(f"not a tokenizer: {first_line(error)}") from None
-    is_supported = is_of_words and has_unknown and splits and not has_others
+    is_supported = is_of_words and has_unknown and keeps_text and not has_others
     if not is_supported:
         raise DataError(
             "of tokenizers of words, only those are supported that keep white space as tokens, as "
