@@ -1,4 +1,4 @@
-"""Texts of their own for validation and for the test, encoded by the tokenizer of the corpus."""
+"""Validation and test texts in files of their own, encoded by the tokenizer of the corpus."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,24 +24,24 @@ def find_held_out(
     """Return the texts of `data.val_path` and `data.test_path`, by the name of their split.
 
     Args:
-        files: those of the corpus.
+        files: the files of the corpus.
 
     Raises:
-        DataError: there are no such files, or the corpus has one of them too: its loss would be
-            that of a text that was learned.
+        DataError: a path names no files, or one of its files is in the corpus too. The loss of
+            such a file would be that of a text on which the model was trained.
     """
-    trained = {file.resolve() for file in files}
+    training_files = {file.resolve() for file in files}
     texts: dict[str, CorpusText] = {}
-    for split, own_files in held_out_files(config, report).items():
-        for file in own_files:
-            if file.resolve() in trained:
+    for split, split_files in held_out_files(config, report).items():
+        for file in split_files:
+            if file.resolve() in training_files:
                 raise DataError(
                     f"{file} is in the corpus and in data.{split}_path; move it out of one of them"
                 )
         if config.items == "none":
-            texts[split] = CorpusText(own_files)
+            texts[split] = CorpusText(split_files)
         else:
-            texts[split] = ItemCorpus(own_files, config, is_held_out=True)
+            texts[split] = ItemCorpus(split_files, config, is_held_out=True)
     return texts
 
 
@@ -53,8 +53,10 @@ def held_out_tokenizer(tokenizer: Tokenizer, config: DataConfig, text: CorpusTex
             `data.unknown` is error.
     """
     if not isinstance(tokenizer, CharTokenizer):
-        return tokenizer  # bytes and byte pairs encode any text, words read others as <unk>
+        # Bytes and byte pairs encode any text, and words encode unknown ones as `<unk>`.
+        return tokenizer
     if config.unknown == "error":
+        # Checked here and not while encoding, so that the message names the file and the line.
         if config.items == "pairs":
             _require_known_pairs(text, tokenizer)
         else:
@@ -63,9 +65,9 @@ def held_out_tokenizer(tokenizer: Tokenizer, config: DataConfig, text: CorpusTex
 
 
 def _require_known_pairs(pairs: CorpusText, tokenizer: CharTokenizer) -> None:
-    """Raise UnknownCharactersError with the place of the first pair that has such a character.
+    """Raise UnknownCharactersError with the place of the first pair with an unknown character.
 
-    The characters of the file itself do not count: a pair has no brackets and quotes of JSON.
+    Only the texts of the pairs are searched: the brackets and quotes of JSON are not encoded.
     """
     for place, text in pairs_with_places(pairs):
         position = tokenizer.find_unknown(text)
@@ -75,6 +77,7 @@ def _require_known_pairs(pairs: CorpusText, tokenizer: CharTokenizer) -> None:
 
 def _require_known_characters(text: CorpusText, tokenizer: CharTokenizer) -> None:
     """Raise UnknownCharactersError with the place of the first character that has no id."""
+    # The separator between files is encoded too, but has no place in a file.
     if len(text.files) > 1 and tokenizer.find_unknown(SEPARATOR) is not None:
         raise UnknownCharactersError(
             f"{text.name}: an empty line is read between files, and the corpus has no line end; "
@@ -85,7 +88,7 @@ def _require_known_characters(text: CorpusText, tokenizer: CharTokenizer) -> Non
         column = 1
         for piece in CorpusText([file]).pieces():
             position = tokenizer.find_unknown(piece)
-            before = piece[:position]  # the whole piece where nothing is unknown
+            before = piece[:position]  # the whole piece if `position` is None
             if "\n" in before:
                 line += before.count("\n")
                 column = 1

@@ -1,4 +1,4 @@
-"""Prepare a corpus: locate it, and encode it unless that was done before."""
+"""Prepare a corpus: locate its files, and encode them unless that was done before."""
 
 import hashlib
 import json
@@ -22,13 +22,16 @@ from gpt.system.files import sha256_of
 from gpt.system.progress import Report, announce_if_slow
 
 FORMAT = 1
-"""A part of every fingerprint, so that a version with other tokens for the same text differs."""
+"""A part of every fingerprint.
+
+A version of this package that makes other tokens of the same text has another number.
+"""
 FORMAT_WITH_LONE_RETURNS = 2
 """The format of texts with a CR that no LF follows, which format 1 read as a character."""
 FINGERPRINT_DIGITS = 16
 """Hexadecimal digits of a fingerprint, which names a folder.
 
-They are 64 bits: two of a person's corpora agree by chance only if there are billions of them.
+They are 64 bits: only among billions of corpora would two have the same fingerprint by chance.
 """
 
 
@@ -38,8 +41,8 @@ def prepare(
     """Locate the corpus, encode it unless that was done before, and open the token file.
 
     Args:
-        base: tokenizer of the model that is trained further; characters that it lacks are added.
-            None means that the tokenizer is built from the corpus.
+        base: tokenizer of the model that is trained further, to which the characters that it lacks
+            are added. None means that the tokenizer is built from the corpus.
     """
     if isinstance(config.path, tuple):
         return _prepare_several(config, settings, report, base)
@@ -55,6 +58,7 @@ def prepare(
         tokenizer = None if base is None else extend_tokenizer(base, corpus)
         fingerprint = _fingerprint(config, corpus, tokenizer)
     folder = expand_home(config.dir, "data.dir") / "tokens" / fingerprint
+    # `META` is written last, so that a folder that has it is complete.
     if not (folder / META).is_file():
         encode_into(folder, corpus, config, tokenizer, report)
         report(f"encoded {corpus.name} into {folder}")
@@ -63,9 +67,9 @@ def prepare(
 
 
 def check_length(dataset: Dataset, config: DataConfig, settings: Settings, block_size: int) -> None:
-    """Raise DataError unless the texts of a corpus fit windows of `block_size`.
+    """Raise DataError unless the splits of a corpus fit windows of `block_size`.
 
-    An answer that does not is named by its file and line, if it is still there.
+    An answer that is too long is named by its file and line, if a file still has it.
     """
     try:
         dataset.check_length(block_size)
@@ -80,12 +84,12 @@ def check_length(dataset: Dataset, config: DataConfig, settings: Settings, block
 def _prepare_several(
     config: DataConfig, settings: Settings, report: Report, base: Tokenizer | None
 ) -> Dataset:
-    """Prepare each path with splits of its own, but with one tokenizer for all of them."""
+    """Prepare each path with its own splits, but with one tokenizer for all of them."""
     assert isinstance(config.path, tuple)
     config_of_each = [config.model_copy(update={"path": path}) for path in config.path]
     files: list[Path] = []
     for each in config_of_each:
-        # Silent here: `prepare` below reports about each path.
+        # Without `report`, since `prepare` below reports about each path.
         files += corpus_files(each, settings)
     corpus = CorpusText(files)
     with announce_if_slow(report, f"reading {corpus.name}"):
@@ -103,7 +107,7 @@ def _fingerprint(config: DataConfig, corpus: CorpusText, tokenizer: Tokenizer | 
     """Return a hash of everything that the tokens depend on."""
     held_out_hashes: dict[str, list[str]] = {}
     try:
-        # In threads, since hashing releases Python's lock.
+        # Threads hash several files at once, since hashing releases Python's global lock.
         with ThreadPoolExecutor() as pool:
             hashes = list(pool.map(sha256_of, corpus.files))
             has_returns = any(pool.map(has_lone_returns, corpus.files))
@@ -112,11 +116,12 @@ def _fingerprint(config: DataConfig, corpus: CorpusText, tokenizer: Tokenizer | 
     except OSError as error:
         name = error.filename or corpus.name
         raise DataError(f"cannot read {name}: {error.strerror}") from None
-    # Texts without such a CR have the same tokens in both formats, and keep their token files.
+    # Texts without a lone CR have the same tokens in both formats, and keep their token files.
     version = FORMAT_WITH_LONE_RETURNS if has_returns else FORMAT
-    # The size of a block is a part, since no token of byte pairs reaches over the end of a block.
+    # The block size changes the tokens, since no token of byte pairs crosses the end of a block.
     parts: list[Any] = [version, corpus_text.BLOCK, hashes]
     parts += [config.tokenizer, config.val_fraction, config.test_fraction]
+    # Options that are not used add no part, so that fingerprints from before them stay the same.
     if config.items != "none":
         parts += ["items", config.items]
     if held_out_hashes:

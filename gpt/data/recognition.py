@@ -1,4 +1,4 @@
-"""What a text is made of: running text, a list, texts of one shape; and whether it is sorted."""
+"""Recognize whether a text is running text, a list or texts of one shape, and if it is sorted."""
 
 import re
 from collections import Counter
@@ -14,48 +14,52 @@ from gpt.data.tokenizers import CharTokenizer
 from gpt.data.tokens import Tokens
 
 MIN_ITEMS = 100
-"""Fewer lines are no list that is recognized: a few short lines may be any text."""
+"""Fewest lines that are recognized as a list: a few short lines may be any text."""
 MAX_LINE_CHARS = 200
-"""Lines that are longer are no items that are recognized."""
+"""Longest line, in characters, that is recognized as an item of a list."""
 MAX_MEAN_WORDS = 4.0
-"""Words of a line, on average, up to which lines are a list: verse has some seven, prose ten."""
+"""Largest mean number of words in the lines of a list: verse has about seven, prose ten."""
 CHARS_AS_WORDS = re.compile("[\u3040-\u30ff\u3400-\u9fff]")
-"""Kana and Chinese characters, one or two of which are a word."""
+"""Kana and Chinese characters, of which each is counted as a word."""
 MIN_DISTINCT = 0.5
-"""Share of the lines of a list that differ from all others before them."""
+"""Smallest share of distinct lines in a list."""
 MAX_EMPTY_LINES = 0.01
-"""Share of the lines of a list that may be empty."""
+"""Largest share of empty lines in a list."""
 MAX_PARAGRAPH_CHARS = 2_000
+"""Longest text between empty lines, in characters, that is recognized as an item."""
 SAME_SHAPE = 0.9
-"""Share of the texts between empty lines that have the same number of lines, such as haiku.
+"""Smallest share of texts of one shape, such as haiku, that have the same number of lines.
 
-The paragraphs of prose and the speeches of a play have all numbers.
+The paragraphs of prose and the speeches of a play have very different numbers of lines.
 """
 MIN_LINES = 1_000
-"""Fewer lines say nothing about whether a text is sorted."""
+"""Fewest training lines from which it is judged whether a text is sorted."""
 MAX_CHANGE_OF_CHARS = 0.25
-"""Largest difference between the characters of training and validation that is not reported.
+"""Largest `_difference` between the characters of training and validation without a report.
 
-Between parts of one book it is some 0.04, between chapters of documentation 0.1 to 0.2.
+Between parts of one book it is about 0.04, between chapters of documentation 0.1 to 0.2.
 """
 MAX_CHANGE_OF_LINES = 0.7
-"""The same for the first characters of lines: 0.1 in a play, 0.4 in this project's log, 0.99 in a
-sorted list of names."""
+"""Largest `_difference` between the first characters of lines without a report.
+
+It is 0.1 in a play, 0.4 in this project's log and 0.99 in a sorted list of names.
+"""
 MAX_TOKENS_COMPARED = 10_000_000
-"""Tokens of each split that are compared, which takes some hundredths of a second."""
+"""Most tokens of each split that are compared, which takes some hundredths of a second."""
 
 
 def recognize_items(text: str) -> str:
     """Return the value of `data.items` that fits a text: lines, paragraphs or none.
 
-    It is cautious: a list that is taken for running text is trained on nearly as well, with a
-    warning if it is sorted, and running text that is taken for a list is torn apart.
+    In doubt a text is running text: a list trains nearly as well as running text, with a warning if
+    it is sorted, but running text that is read as a list loses its context.
     """
     lines = text.strip("\n").split("\n")
     full_lines = lines_of(text)
     if len(full_lines) < MIN_ITEMS:
         return "none"
-    if _is_list(full_lines) and len(lines) - len(full_lines) <= MAX_EMPTY_LINES * len(lines):
+    num_empty = len(lines) - len(full_lines)
+    if num_empty <= MAX_EMPTY_LINES * len(lines) and _is_list(full_lines):
         return "lines"
     if _are_texts_of_one_shape(paragraphs_of(text)):
         return "paragraphs"
@@ -63,19 +67,19 @@ def recognize_items(text: str) -> str:
 
 
 def _is_list(lines: Sequence[str]) -> bool:
-    """Return whether lines are short, or sorted, and mostly different, as those of a list are."""
+    """Return whether lines are mostly distinct, and have few words each or are sorted."""
     if max(len(line) for line in lines) > MAX_LINE_CHARS:
         return False
     if len(set(lines)) < MIN_DISTINCT * len(lines):
         return False
-    # Chinese and Japanese have no white space: each of their characters counts as a word.
+    # Chinese and Japanese have no spaces between words: each character counts as a word.
     num_words = sum(len(line.split()) + len(CHARS_AS_WORDS.findall(line)) for line in lines)
     has_few_words = num_words <= MAX_MEAN_WORDS * len(lines)
     return has_few_words or list(lines) == sorted(lines)
 
 
 def _are_texts_of_one_shape(texts: Sequence[str]) -> bool:
-    """Return whether texts have several lines each, and nearly all of them equally many."""
+    """Return whether nearly all texts have the same number of lines, which is more than one."""
     if len(texts) < MIN_ITEMS or max(len(text) for text in texts) > MAX_PARAGRAPH_CHARS:
         return False
     num_lines = Counter(text.count("\n") + 1 for text in texts)
@@ -84,14 +88,15 @@ def _are_texts_of_one_shape(texts: Sequence[str]) -> bool:
 
 
 def is_grouped(dataset: Dataset) -> bool:
-    """Return whether the validation split has other characters, or other beginnings of lines.
+    """Return whether characters or beginnings of lines differ much between training and validation.
 
-    A text that is sorted, or grouped by language or author, is validated on what it was not
-    trained on. Only characters are compared, since other tokens are too many to count.
+    They do where a text is sorted, or grouped by language or author: the model is then validated on
+    another kind of text than it learns. Only vocabularies of characters are small enough to count.
     """
     tokenizer = dataset.tokenizer
     if not isinstance(tokenizer, CharTokenizer) or "\n" not in tokenizer.stoi:
         return False
+    # The end of the training split is compared with the text that follows it.
     train = dataset.train[-MAX_TOKENS_COMPARED:]
     val = dataset.val[:MAX_TOKENS_COMPARED]
     newline = tokenizer.stoi["\n"]
@@ -106,15 +111,15 @@ def is_grouped(dataset: Dataset) -> bool:
 
 
 def _firsts_of_lines(tokens: Tokens, newline: int) -> NDArray[np.integer[Any]]:
-    """Return the tokens after line ends, but those that are line ends too, (N,)."""
+    """Return the first token of each line that is not empty, (N,)."""
     is_first = (tokens[:-1] == newline) & (tokens[1:] != newline)
     return tokens[1:][is_first]
 
 
 def _difference(tokens: Tokens, others: Tokens, vocab_size: int) -> float:
-    """Return half the sum of the differences between the shares of each token, from 0 to 1.
+    """Return the total variation distance between the token frequencies of two texts.
 
-    It is called the total variation distance.
+    It is half the sum of the absolute differences of the frequencies, from 0 to 1.
     """
     shares = np.bincount(tokens, minlength=vocab_size) / max(1, len(tokens))
     other_shares = np.bincount(others, minlength=vocab_size) / max(1, len(others))

@@ -1,4 +1,4 @@
-"""Tokenizers as checkpoints and token files keep them."""
+"""Read tokenizers that checkpoints and token files have saved."""
 
 import reprlib
 from typing import Any
@@ -8,10 +8,10 @@ from gpt.system.errors import DataError
 
 
 def tokenizer_from_dict(data: Any) -> Tokenizer:
-    """Return the tokenizer whose `to_dict` gave the value.
+    """Return the tokenizer whose `to_dict` returned `data`.
 
     Raises:
-        DataError: the value is that of no tokenizer.
+        DataError: `to_dict` of no tokenizer returns such a value.
     """
     match data:
         case {"type": "byte"}:
@@ -21,7 +21,7 @@ def tokenizer_from_dict(data: Any) -> Tokenizer:
         ):
             return CharTokenizer(chars)
         case {"type": "bpe", "tokenizer": dict(content)}:
-            # Imported here, since only these tokenizers need the library of byte pairs.
+            # Imported here, since only byte pairs and words need the `tokenizers` library.
             from gpt.data.bpe import BPETokenizer
 
             return BPETokenizer(content)
@@ -29,4 +29,5 @@ def tokenizer_from_dict(data: Any) -> Tokenizer:
             from gpt.data.words import WordTokenizer
 
             return WordTokenizer(content, length)
-    raise DataError(f"not a tokenizer: {reprlib.repr(data)[:60]}")  # of what may have gigabytes
+    # `reprlib` shortens the value, which may have gigabytes.
+    raise DataError(f"not a tokenizer: {reprlib.repr(data)[:60]}")

@@ -1,4 +1,4 @@
-"""One convention for what a model reads: a text, or token ids in any container."""
+"""Convert what a model reads, which is a text or token ids in any container, to a tensor."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,17 +12,20 @@ from gpt.data.tokenizers import Tokenizer, convert_newlines
 from gpt.system.errors import InputError
 
 TextOrIds = str | Sequence[int] | Sequence[Sequence[int]] | NDArray[np.integer[Any]] | Tensor
-"""A text, or its ids (T,), or the ids of several texts (B, T).
+"""A text, its ids (T,), or the ids of several texts (B, T).
 
-A list, an array of NumPy or a tensor, of integers.
+Ids are integers in a list, a NumPy array or a tensor.
 """
 
 
 def to_batch(given: TextOrIds, tokenizer: Tokenizer | None, device: torch.device) -> Tensor:
-    """Return token ids (B, T) int64 on a device; one text, or ids (T,), is a batch of 1.
+    """Return token ids (B, T) int64 on a device; a text or ids (T,) become a batch of 1.
+
+    Args:
+        tokenizer: encodes a text; it is not needed for ids.
 
     Raises:
-        InputError: a text is given without a tokenizer, or something else than ids of these shapes.
+        InputError: a text is given without a tokenizer, or neither a text nor ids (T,) or (B, T).
         DataError: the text has characters outside the vocabulary.
     """
     if isinstance(given, str):
@@ -30,7 +33,7 @@ def to_batch(given: TextOrIds, tokenizer: Tokenizer | None, device: torch.device
             raise InputError("a text needs its tokenizer; pass tokenizer=...")
         given = tokenizer.encode(convert_newlines(given))
     elif hasattr(given, "encode"):
-        # The arguments of a call are easily swapped.
+        # A caller may have swapped the text and the tokenizer.
         raise InputError(
             "expected a text or token ids, got a tokenizer; swap the two, or pass tokenizer=..."
         )
@@ -47,15 +50,16 @@ def to_batch(given: TextOrIds, tokenizer: Tokenizer | None, device: torch.device
 
 
 def _to_tensor(given: Any) -> Tensor:
-    """Return numbers of any container as a tensor, int64; raise InputError for anything else."""
+    """Return the integers of any container as an int64 tensor, or raise InputError."""
     try:
         array = np.asarray(given)
     except (ValueError, TypeError):
+        # NumPy refuses lists of different lengths.
         raise InputError(
             "token ids must be a list of numbers, or lists of the same length"
         ) from None
     is_integer = array.dtype.kind in "iu"
-    # NumPy makes an array of floats of an empty list, which has no number of another type.
+    # NumPy makes an array of floats of an empty list, in which no number can be wrong.
     if array.size > 0 and not is_integer:
         raise InputError(
             f"expected a text or token ids, which are integers, got {type(given).__name__}"
@@ -67,11 +71,11 @@ def to_list(given: TextOrIds, tokenizer: Tokenizer | None, reader: str) -> list[
     """Return the ids of one text.
 
     Args:
-        reader: name of the function that takes one text only, for the message about several.
+        reader: name of the calling function in the message about several texts.
 
     Raises:
-        InputError: there are several texts, or one of the reasons of `to_batch`.
-        DataError: see `to_batch`.
+        InputError: several texts are given, or `to_batch` raises it.
+        DataError: `to_batch` raises it.
     """
     ids = to_batch(given, tokenizer, torch.device("cpu"))
     if len(ids) != 1:

@@ -1,4 +1,4 @@
-"""Text to token ids and back: one id per character, or one per byte."""
+"""Convert text to token ids and back, with one id per character or one per byte."""
 
 import codecs
 import re
@@ -13,17 +13,20 @@ from gpt.system.errors import DataError, UnknownCharactersError
 Ids = NDArray[np.integer[Any]]
 """Token ids, (N,)."""
 _LINE_END = re.compile(r"\r{0,2}\n|\r")
-"""A line end: LF, CRLF, CR, or the CR CR LF that Windows makes of a CRLF written as a text."""
+"""A line end: LF, CRLF, CR, or the CR CR LF that Windows writes for a CRLF in text mode."""
 NO_ID = -1
 """Stands for a code point without an id."""
 MAX_LISTED = 10
-"""Unknown characters that an error lists before it only counts them."""
+"""Most unknown characters that an error lists; it only counts the others."""
 
 
 class IncrementalDecoder:
-    """Decodes token ids one at a time, given the bytes of each; holds back incomplete characters.
+    """Decodes token ids one at a time, and holds back the bytes of an incomplete character.
 
-    Bytes that are no UTF-8 become U+FFFD, unless `errors` is another of the codecs' names.
+    Args:
+        token_bytes: returns the bytes of an id.
+        errors: how bytes that are not UTF-8 are decoded, as for `bytes.decode`; by default they
+            become U+FFFD.
     """
 
     def __init__(self, token_bytes: Callable[[int], bytes], errors: str = "replace") -> None:
@@ -35,7 +38,7 @@ class IncrementalDecoder:
         return self._utf8.decode(self._token_bytes(index))
 
     def flush(self) -> str:
-        """Return what is still held back, after the last id."""
+        """Return the text of the bytes that are held back after the last id."""
         return self._utf8.decode(b"", final=True)
 
 
@@ -52,17 +55,17 @@ class Tokenizer(Protocol):
         return self.encode_narrow(text).astype(np.int64)
 
     def encode_narrow(self, text: str) -> Ids:
-        """Return the same ids in the smallest unsigned type that holds V, as token files do."""
+        """Return the ids of a text, (T,), in the smallest unsigned type that holds all ids."""
         ...
 
     def decode(self, ids: Sequence[int] | Ids) -> str: ...
 
     def stream(self) -> IncrementalDecoder:
-        """Return a decoder of ids that continue a text, one at a time."""
+        """Return a decoder that takes the ids of a text one at a time."""
         return IncrementalDecoder(self.token_bytes)
 
     def token_bytes(self, index: int) -> bytes:
-        """Return the UTF-8 of one token, which may be a part of a character."""
+        """Return the UTF-8 bytes of one token, which may be only a part of a character."""
         ...
 
     def count_chars(self, ids: Ids) -> int:
@@ -70,7 +73,7 @@ class Tokenizer(Protocol):
         ...
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON values for `tokenizer_from_dict`."""
+        """Return values that JSON can hold, from which `tokenizer_from_dict` builds it again."""
         ...
 
     def __repr__(self) -> str:
@@ -99,12 +102,11 @@ class CharTokenizer(Tokenizer):
         if unknown not in ("error", "replace", "drop"):
             raise DataError(f"unknown characters: got {unknown!r}, expected error, replace or drop")
         self.unknown = unknown
-        # What stands for an unknown character: a question mark if the vocabulary has one, else a
-        # space, else the first character.
+        # The last choice is always in the vocabulary.
         replacements = [char for char in ("?", " ", self.itos[0]) if char in self.stoi]
         self.replacement = replacements[0]
         codes = np.array([ord(char) for char in self.itos])
-        # A table with the id of each code point up to the largest one: encoding is one lookup.
+        # Encoding looks ids up in a table of all code points up to the largest one.
         self._ids = np.full(codes[-1] + 1, NO_ID, dtype=np.int32)
         self._ids[codes] = np.arange(len(codes))
 
@@ -125,7 +127,7 @@ class CharTokenizer(Tokenizer):
         return ids.astype(smallest_dtype(self.vocab_size))
 
     def find_unknown(self, text: str) -> int | None:
-        """Return the position of the first character outside the vocabulary; None: it has all."""
+        """Return the position of the first character outside the vocabulary, or None."""
         positions = np.flatnonzero(self._look_up(text) == NO_ID)
         return int(positions[0]) if len(positions) > 0 else None
 
@@ -133,6 +135,7 @@ class CharTokenizer(Tokenizer):
         """Return the id of each character, (N,), and `NO_ID` for those outside the vocabulary."""
         codes = code_points(text)  # (N,)
         in_table = codes < len(self._ids)
+        # Code points behind the table look up index 0 instead, which is replaced at the end.
         ids = self._ids[np.where(in_table, codes, 0)]
         return np.where(in_table, ids, NO_ID)
 
@@ -143,7 +146,7 @@ class CharTokenizer(Tokenizer):
         return IncrementalDecoder(self.token_bytes, "surrogatepass")
 
     def token_bytes(self, index: int) -> bytes:
-        # An imported vocabulary may have half of a surrogate pair, which UTF-8 has no bytes for.
+        # An imported vocabulary may have half of a surrogate pair, which strict UTF-8 refuses.
         return self.itos[index].encode(errors="surrogatepass")
 
     def count_chars(self, ids: Ids) -> int:
@@ -153,7 +156,7 @@ class CharTokenizer(Tokenizer):
         return {"type": "char", "chars": self.itos}
 
     def _unknown_message(self, text: str, positions: NDArray[np.intp]) -> str:
-        """Return a message with the unknown characters, each with its first position."""
+        """Return an error message that lists each unknown character and its first position."""
         first_position: dict[str, int] = {}
         for position in positions:
             first_position.setdefault(text[position], int(position))
@@ -165,7 +168,7 @@ class CharTokenizer(Tokenizer):
 
 
 class ByteTokenizer(Tokenizer):
-    """One id per byte of UTF-8: 256 ids, any text in any language."""
+    """One id per byte of UTF-8, so that 256 ids encode any text in any language."""
 
     vocab_size = 256
 
@@ -180,7 +183,10 @@ class ByteTokenizer(Tokenizer):
         return bytes((index,))
 
     def count_chars(self, ids: Ids) -> int:
-        """Count the bytes but those of the form 10xxxxxx, which continue a character (RFC 3629)."""
+        """Count all bytes except those of the form 10xxxxxx, which continue a character.
+
+        This is the encoding of UTF-8 (RFC 3629).
+        """
         return int(np.count_nonzero((ids & 0xC0) != 0x80))
 
     def to_dict(self) -> dict[str, Any]:
@@ -188,10 +194,11 @@ class ByteTokenizer(Tokenizer):
 
 
 def require_characters(text: str) -> bytes:
-    """Return a text as UTF-8.
+    """Return a text as UTF-8 bytes.
 
     Raises:
-        DataError: it has half of a surrogate pair, which Python makes of bytes that are not UTF-8.
+        DataError: the text has half of a surrogate pair. Python writes one for a byte that is not
+            UTF-8, as in a command line.
     """
     try:
         return text.encode("utf-8")
@@ -202,20 +209,18 @@ def require_characters(text: str) -> bytes:
 
 
 def smallest_dtype(vocab_size: int) -> np.dtype[Any]:
-    """Return the smallest unsigned type that holds every id."""
+    """Return the smallest unsigned type that holds every id of a vocabulary."""
     return np.min_scalar_type(vocab_size - 1)
 
 
 def convert_newlines(text: str) -> str:
-    """Return a prompt or other text with the line ends of a corpus.
-
-    CRLF, CR and CR CR LF are read as LF.
-    """
+    """Return a text with each CRLF, CR and CR CR LF replaced by LF, as a corpus is read."""
     if "\r" not in text:
-        return text  # most texts, which a regular expression would copy slowly
+        return text  # Most texts have no CR, and the regular expression is slow.
     return _LINE_END.sub("\n", text)
 
 
 def code_points(text: str) -> NDArray[np.uint32]:
     """Return the code point of each character, (N,)."""
+    # UTF-32 writes each code point as one integer of 32 bits.
     return np.frombuffer(text.encode("utf-32-le", errors="surrogatepass"), dtype=np.uint32)
