@@ -13,20 +13,20 @@ from torch import Tensor
 from gpt.data.tokens import Tokens, release_pages
 
 NUM_SAVED_BLOCKS = 8
-"""How many of an epoch's first blocks a checkpoint keeps, to notice another order on a resume.
+"""Number of an epoch's first blocks that a checkpoint keeps, to notice another order on a resume.
 
-By chance the first eight of a thousand blocks agree once in 10^24.
+Of a thousand blocks, the first eight of two random orders agree with a probability of 10^-24.
 """
 
 
 @dataclass(frozen=True, repr=False)
 class StepBatch:
-    """A micro-batch of a training step; on the CPU, until the objective moves it.
+    """A micro-batch of a training step, which stays on the CPU until the objective moves it.
 
     Attributes:
         inputs: ids, (B, T) int64.
-        targets: the ids after them, (B, T) int64; `IGNORE` where none counts.
-        fields: what the objective reads beside them, by name, (B, T, ...) each.
+        targets: the id after each input, (B, T) int64, or `IGNORE`, which the loss leaves out.
+        fields: further tensors that the objective reads, by name, (B, T, ...) each.
     """
 
     inputs: Tensor
@@ -38,7 +38,7 @@ class StepBatch:
         return [self.inputs, self.targets, *self.fields.values()]
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "StepBatch":
-        """Return the batch with each tensor as a function returns it."""
+        """Return a batch of the results of `change` for each tensor."""
         fields = {name: change(tensor) for name, tensor in self.fields.items()}
         return StepBatch(change(self.inputs), change(self.targets), fields)
 
@@ -60,11 +60,11 @@ def read_windows(tokens: Tokens, starts: Tensor, block_size: int) -> tuple[Tenso
 class Sampler:
     """Chooses windows of `block_size + 1` tokens, which may lie anywhere in a split.
 
-    From a saved state the sequence of batches goes on as it would have without a break.
+    After its state is saved and loaded, a sampler continues with the same batches.
 
     Attributes:
-        starts: positions of the first tokens of the windows of the last batch, (B,) int64; empty
-            before the first one.
+        starts: positions of the first tokens of the windows of the last batch, (B,) int64, or
+            empty before the first batch.
     """
 
     def __init__(self, tokens: Tokens, block_size: int) -> None:
@@ -77,8 +77,7 @@ class Sampler:
 
         Args:
             batch_size: number B of windows to choose.
-            rows: indices of the R windows to read, where other processes read the others; None
-                means that all B are read.
+            rows: indices of the R windows that this process reads; None means that it reads all B.
         """
         # Every process chooses the whole batch, so that all their generators stay alike.
         self.starts = self._choose(batch_size)
@@ -89,10 +88,7 @@ class Sampler:
         raise NotImplementedError
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from where `state_dict` was called.
-
-        Raise ValueError where that is impossible.
-        """
+        """Continue where `state_dict` was called, or raise ValueError if that is impossible."""
         raise NotImplementedError
 
     def _choose(self, batch_size: int) -> Tensor:
@@ -122,7 +118,7 @@ class BatchSampler(Sampler):
 
 
 class SeveralTextsSampler(BatchSampler):
-    """Samples a text by its length, then a window inside it at a uniformly random position.
+    """Samples a text with a probability by its length, and a window at a random position in it.
 
     Args:
         text_ranges: where each text begins and ends in `tokens`, (S, 2) int64.
@@ -140,7 +136,7 @@ class SeveralTextsSampler(BatchSampler):
             self._lengths, batch_size, replacement=True, generator=self.generator
         )
         begin, end = self._ranges[texts].unbind(1)  # (B,) each
-        # A fraction of the text's positions is drawn, since torch.randint has one range for all.
+        # Fractions of each range are drawn, since torch.randint takes one range for all rows.
         fractions = torch.rand(batch_size, dtype=torch.float64, generator=self.generator)
         num_starts = end - begin - self.block_size
         return begin + (fractions * num_starts).long()
@@ -149,10 +145,10 @@ class SeveralTextsSampler(BatchSampler):
 class ShuffledSampler(Sampler):
     """Samples windows so that each block of an epoch is an input exactly once.
 
-    Each epoch cuts the split into adjacent blocks of `block_size` inputs, from an offset of its own
-    below `block_size` on, and takes them in an order of its own; what is left at both ends is less
-    than two blocks. A batch may end one epoch and begin the next. The order is a function of the
-    seed and the number of the epoch; it takes 8 bytes of memory for each block.
+    Each epoch draws a random offset below `block_size`, from which on it cuts the split into
+    adjacent blocks of `block_size` inputs, and reads them in a random order. The tokens left out at
+    both ends are fewer than two blocks. A batch may end one epoch and begin the next. The order
+    depends only on the seed and the number of the epoch; it takes 8 bytes of memory per block.
 
     Attributes:
         epoch: number of the epoch that the next window is from.
@@ -166,15 +162,15 @@ class ShuffledSampler(Sampler):
         self._begin_epoch(0)
 
     def _choose(self, batch_size: int) -> Tensor:
-        """Return where the next blocks begin, and use them up."""
+        """Return where the next blocks begin, (B,), and advance the position."""
         parts: list[Tensor] = []
-        missing = batch_size
+        num_missing = batch_size
         # A batch may need blocks of several epochs.
-        while missing > 0:
-            blocks = self._order[self.position : self.position + missing]
+        while num_missing > 0:
+            blocks = self._order[self.position : self.position + num_missing]
             parts.append(self._offset + self.block_size * blocks)
             self.position += len(blocks)
-            missing -= len(blocks)
+            num_missing -= len(blocks)
             if self.position == len(self._order):
                 self._begin_epoch(self.epoch + 1)
         return torch.cat(parts)
@@ -188,13 +184,13 @@ class ShuffledSampler(Sampler):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue an epoch; raise ValueError where this would continue it in another order."""
+        """Continue an epoch, or raise ValueError if its order would be another one."""
         if "epoch" not in state:
             raise ValueError("it was saved with a different data.order")
         self.seed = int(state["seed"])
         self._begin_epoch(int(state["epoch"]))
-        # Versions of torch may give different permutations for the same seed. Earlier versions of
-        # this package had another permutation, and saved no blocks.
+        # Versions of torch may draw different permutations for the same seed. Earlier versions of
+        # this package drew another permutation, and saved no blocks.
         if state.get("first_blocks") != self._first_blocks():
             raise ValueError("another version of gpt or torch shuffled its epochs in another order")
         position = int(state["position"])
@@ -207,15 +203,15 @@ class ShuffledSampler(Sampler):
         return self._order[:NUM_SAVED_BLOCKS].tolist()
 
     def _begin_epoch(self, epoch: int) -> None:
-        """Draw the offset and the order of an epoch, from a generator of its own."""
+        """Draw the offset and the order of an epoch, from a generator for this epoch only."""
         # Seed and epoch are hashed: with their sum, epoch 1 of seed 0 would be epoch 0 of seed 1.
         epoch_seed = int(np.random.SeedSequence([self.seed, epoch]).generate_state(1)[0])
         generator = torch.Generator().manual_seed(epoch_seed)
-        # The offset must leave at least one block and the target after it.
+        # After the offset there must be at least one block and the target of its last input.
         num_offsets = min(self.block_size, len(self.tokens) - self.block_size)
         self._offset = int(torch.randint(num_offsets, (), generator=generator))
         num_blocks = (len(self.tokens) - 1 - self._offset) // self.block_size
-        # The order of the former epoch is freed before that of the next takes as much memory.
+        # The former order is freed first, so that two orders are never in memory together.
         self._order = torch.empty(0, dtype=torch.long)
         self._order = torch.randperm(num_blocks, generator=generator)
         self.epoch = epoch
@@ -244,15 +240,15 @@ def build_sampler(
 
 @dataclass(repr=False)
 class MicroBatches:
-    """Reads the micro-batches of each step: one large batch, split.
+    """Reads one batch for each step, and splits it into micro-batches.
 
     The batch does not depend on how it is split, so that accumulation does not change the data.
 
     Attributes:
-        sequences: windows of a step, of all processes.
-        size: windows of a micro-batch.
-        rows: indices of the windows of a step that this process reads, (R,) int64; None: all.
-        fields: computes what batches have beside inputs and targets, by the names of the fields.
+        sequences: number of windows of a step, over all processes.
+        size: number of windows of a micro-batch.
+        rows: indices of the windows of a step that this process reads, (R,) int64, or None for all.
+        fields: functions that compute the further fields of a batch, by the names of the fields.
     """
 
     sampler: Sampler
@@ -262,7 +258,7 @@ class MicroBatches:
     fields: Mapping[str, Field] = field(default_factory=dict)
 
     def example(self) -> StepBatch:
-        """Return a micro-batch of the usual shapes, whose values mean nothing."""
+        """Return a micro-batch of zeros in the usual shapes."""
         ids = torch.zeros(self.size, self.sampler.block_size, dtype=torch.int64)  # (B, T)
         return self._with_fields(ids, ids, torch.zeros(self.size, dtype=torch.int64))
 
@@ -278,8 +274,8 @@ class MicroBatches:
         batches: list[StepBatch] = []
         for first in range(0, len(inputs), self.size):
             part = slice(first, first + self.size)
-            # Fields are of whole windows, as a teacher predicts them, and so are computed before
-            # the windows are cut.
+            # Fields are computed before the windows are cut, since a field may need whole windows,
+            # as the predictions of a teacher do.
             batch = self._with_fields(inputs[part], targets[part], starts[part])
             batches.append(batch.map(partial(_cut, length=length)))
         return batches

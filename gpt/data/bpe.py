@@ -1,4 +1,4 @@
-"""Byte pair encoding on bytes, by the `tokenizers` library (Sennrich et al. 2015, 1508.07909)."""
+"""Byte pair encoding with the `tokenizers` library (Sennrich et al. 2015, arXiv 1508.07909)."""
 
 import json
 import re
@@ -19,10 +19,11 @@ BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 
 
 class BPETokenizer(Tokenizer):
-    """Tokens of one or more bytes of UTF-8: any text, no unknown characters.
+    """Tokens of one or more bytes of UTF-8, which encode any text without unknown characters.
 
-    The content is a tokenizer.json with byte-level tokens, like those of GPT-2, Llama 3 and Qwen,
-    or of sentencepiece with byte fallback, like that of Llama 2.
+    Args:
+        content: a tokenizer.json, either with byte-level tokens, as of GPT-2, Llama 3 and Qwen, or
+            of sentencepiece with byte fallback, as of Llama 2.
     """
 
     def __init__(self, content: dict[str, Any]) -> None:
@@ -40,15 +41,16 @@ class BPETokenizer(Tokenizer):
             require_known_parts(content)
             spelling = spelling_of(content["decoder"])  # how the vocabulary writes bytes
             with library_errors("not a tokenizer"):
-                # A post-processor adds special tokens around a text; only chats need them.
+                # A post-processor would add special tokens around each text.
                 self._tokenizer = Library.from_str(json.dumps(content | {"post_processor": None}))
             vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
             added = {token["content"] for token in content.get("added_tokens") or []}
             largest_id = max(vocabulary.values())
         except DataError:
-            raise
+            raise  # its message already says what is wrong
         except Exception as error:
-            # The content is what somebody else wrote, of any type: any key can be missing.
+            # Somebody else may have written the content: keys can be missing, and values can have
+            # any type.
             raise DataError(f"not a tokenizer: {first_line(error)}") from None
         if largest_id >= MAX_TOKENS:
             raise DataError(f"a token has the id {largest_id}; {MAX_TOKENS:,} ids are supported")
@@ -73,15 +75,15 @@ class BPETokenizer(Tokenizer):
     def encode_narrow(self, text: str) -> Ids:
         require_characters(text)
         with library_errors("the tokenizer fails"):
-            # unlike `encode`, it finds no places in the text, which take as long again
+            # Unlike `encode`, it does not compute where tokens lie in the text, which takes as
+            # long again.
             (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
         return np.array(encoding.ids, dtype=smallest_dtype(self.vocab_size))
 
     def decode(self, ids: Sequence[int] | Ids) -> str:
         """Return the text; bytes that are not UTF-8 become U+FFFD."""
-        text = b"".join([self._bytes[int(index)] for index in ids]).decode(
-            "utf-8", errors="replace"
-        )
+        encoded = b"".join([self._bytes[int(index)] for index in ids])
+        text = encoded.decode("utf-8", errors="replace")
         return text.removeprefix(" ") if self._leading_space else text
 
     def token_bytes(self, index: int) -> bytes:
@@ -97,8 +99,8 @@ class BPETokenizer(Tokenizer):
 def learn_bpe(pieces: Iterable[str], vocab_size: int) -> BPETokenizer:
     """Learn the most frequent merges of a text, within words as GPT-2 splits them.
 
-    Of the `vocab_size` ids the first 256 are bytes, so that any text can be encoded. A short text
-    may give fewer ids.
+    The first 256 of the `vocab_size` ids are single bytes, so that any text can be encoded. A short
+    text may give fewer ids.
     """
     require_library("byte pair encoding")
     from tokenizers import Tokenizer as Library
@@ -120,8 +122,7 @@ class Spelling(NamedTuple):
     Attributes:
         byte_names: the tokens of the 256 single bytes.
         to_bytes: maps a token to its bytes.
-        leading_space: a text is encoded with one more space at its beginning, which decoding
-            removes.
+        leading_space: whether encoding adds a space before a text, which decoding removes.
     """
 
     byte_names: list[str]
@@ -130,19 +131,20 @@ class Spelling(NamedTuple):
 
 
 def spelling_of(decoder: Any) -> Spelling:
-    """Return how a vocabulary is written, given the decoder of its tokenizer.json."""
+    """Return how a vocabulary writes its tokens, given the decoder of its tokenizer.json."""
     steps = decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
     kinds = [step["type"] for step in steps]
     if kinds == ["ByteLevel"]:
         return Spelling(byte_symbols(), _byte_level, leading_space=False)
-    # sentencepiece: `SPACE` becomes a space, byte tokens become bytes, and the parts are joined;
-    # at the end the space that encoding has added may be stripped.
+    # The decoder of sentencepiece writes a space for `SPACE` and bytes for byte tokens, joins the
+    # parts, and may strip the space that encoding has added.
     if kinds[:3] == ["Replace", "ByteFallback", "Fuse"]:
         writes_spaces = steps[0]["pattern"] == {"String": SPACE} and steps[0]["content"] == " "
         strip = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
-        if writes_spaces and steps[3:] in ([], [strip]):
+        last_steps = steps[3:]
+        if writes_spaces and last_steps in ([], [strip]):
             byte_names = [f"<0x{byte:02X}>" for byte in range(256)]
-            return Spelling(byte_names, _sentencepiece, leading_space=steps[3:] == [strip])
+            return Spelling(byte_names, _sentencepiece, leading_space=last_steps == [strip])
     raise DataError(
         "only byte pair encoding on bytes is supported: byte-level, as of GPT-2, Llama 3 and Qwen, "
         "or of sentencepiece with byte fallback, as of Llama 2; "
@@ -151,14 +153,17 @@ def spelling_of(decoder: Any) -> Spelling:
 
 
 def count_beginning_chars(token: bytes) -> int:
-    """Count the characters that begin in a token: bytes 10xxxxxx only continue one (RFC 3629)."""
+    """Count the characters that begin in a token.
+
+    In UTF-8, a byte of the form 10xxxxxx continues a character (RFC 3629).
+    """
     return sum((byte & 0xC0) != 0x80 for byte in token)
 
 
 def byte_symbols() -> list[str]:
     """Return the printable character that byte-level vocabularies write for each byte.
 
-    The table is that of GPT-2 (Radford et al. 2019), which all of them have taken over.
+    All such vocabularies use the table of GPT-2 (Radford et al. 2019).
     """
     printable = [
         *range(ord("!"), ord("~") + 1),
@@ -166,14 +171,14 @@ def byte_symbols() -> list[str]:
         *range(ord("®"), ord("ÿ") + 1),
     ]
     symbols: list[str] = []
-    num_others = 0
+    num_unprintable = 0
     for byte in range(256):
         if byte in printable:
             symbols.append(chr(byte))
         else:
-            # Control characters and spaces get the letters from code point 256 on, in order.
-            symbols.append(chr(256 + num_others))
-            num_others += 1
+            # Control characters and spaces are written as the letters from code point 256 on.
+            symbols.append(chr(256 + num_unprintable))
+            num_unprintable += 1
     return symbols
 
 

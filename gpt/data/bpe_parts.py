@@ -1,7 +1,7 @@
-"""The known parts of a tokenizer.json that change or split a text before its merges.
+"""Check the parts of a tokenizer.json that change or split a text before its merges.
 
-Only these parts are run, since somebody else may have written the file: a regular expression can
-take a time that doubles with each character, and a replacement can make gigabytes of one line.
+Only known parts are supported, since somebody else may have written the file: a regular expression
+can take a time that doubles with each character, and a replacement can make gigabytes of a line.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -10,13 +10,13 @@ from typing import Any
 from gpt.system.errors import DataError, quoted
 
 SPACE = "▁"
-"""What sentencepiece writes for a space."""
+"""The character that sentencepiece writes for a space."""
 MAX_STEPS = 8
-"""Steps of a normalizer or a pre-tokenizer; published ones have five at most."""
+"""Most steps of a normalizer or a pre-tokenizer; those of published models have at most five."""
 _END = r"|\s+(?!\S)|\s+"
-"""The end of most of the expressions: white space, of which the last goes to the next word."""
+"""The end of most patterns: white space, whose last character is left to the next word."""
 PATTERNS = {
-    # GPT-2, and as tiktoken writes it
+    # GPT-2, as its authors and as tiktoken write it
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+" + _END,
     r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+" + _END,
     # GPT-4, and nanochat
@@ -47,14 +47,14 @@ Each takes a time linear in the text.
 
 
 def require_known_parts(content: Mapping[str, Any]) -> None:
-    """Raise DataError where a tokenizer.json would run on a text what published ones do not."""
-    # The library panics where this prefix is too long.
+    """Raise DataError if a tokenizer.json has parts that those of published models do not have."""
+    # The library panics if this prefix is too long.
     prefix = content["model"].get("continuing_subword_prefix")
     if prefix:
         raise DataError(
             f"tokens with the prefix {quoted(str(prefix), 40)} inside a word are not supported"
         )
-    # The library writes this suffix after each word: a long one makes gigabytes of a text.
+    # The library writes this suffix after each word, so that a long one would take gigabytes.
     suffix = content["model"].get("end_of_word_suffix")
     if suffix:
         raise DataError(
@@ -65,7 +65,7 @@ def require_known_parts(content: Mapping[str, Any]) -> None:
     splitters = _require(
         content.get("pre_tokenizer"), "pretokenizers", "pre-tokenizer", _is_known_splitter
     )
-    # Each of these steps may double the length of the text.
+    # Each byte-level step may double the length of the text.
     num_byte_level = [step["type"] for step in splitters].count("ByteLevel")
     if num_byte_level > 1:
         raise DataError("the pre-tokenizer writes bytes as characters more than once")
@@ -74,11 +74,12 @@ def require_known_parts(content: Mapping[str, Any]) -> None:
 def _require(
     part: Any, inner: str, name: str, is_known: Callable[[dict[str, Any]], bool]
 ) -> list[dict[str, Any]]:
-    """Return the steps of a part; raise DataError where one is not known, or they are too many.
+    """Return the steps of a part; raise DataError if one is unknown, or if they are too many.
 
     Args:
         inner: the key under which a `Sequence` lists its steps.
-        name: what messages call the part.
+        name: name of the part in messages.
+        is_known: whether a step is supported.
     """
     steps: list[dict[str, Any]] = []
     for step in _steps_of(part, inner):
@@ -88,14 +89,14 @@ def _require(
                 "only those of published models are"
             )
         steps.append(step)
-        # Somebody else wrote the file, and each step takes time for every text.
+        # Somebody else may have written the file, and each step takes time for every text.
         if len(steps) > MAX_STEPS:
             raise DataError(f"the {name} has more than {MAX_STEPS} steps")
     return steps
 
 
 def _steps_of(part: Any, inner: str) -> Iterator[dict[str, Any]]:
-    """Yield the steps of a part; a `Sequence` lists further ones under `inner`, at any depth."""
+    """Yield the steps of a part, including those of a `Sequence` under `inner`, at any depth."""
     if part is None:
         return
     if part["type"] == "Sequence":
@@ -106,7 +107,7 @@ def _steps_of(part: Any, inner: str) -> Iterator[dict[str, Any]]:
 
 
 def _is_known_normalizer(step: dict[str, Any]) -> bool:
-    """Return whether a normalizer's step is a form of Unicode, or writes `SPACE` for spaces."""
+    """Return whether a step normalizes Unicode, or writes `SPACE` before a text or for spaces."""
     match step:
         case {"type": "NFC" | "NFD" | "NFKC" | "NFKD"}:
             return True
@@ -118,7 +119,7 @@ def _is_known_normalizer(step: dict[str, Any]) -> bool:
 
 
 def _is_known_splitter(step: dict[str, Any]) -> bool:
-    """Return whether a step of a pre-tokenizer is fixed in what it does, or one of `PATTERNS`."""
+    """Return whether a step splits by a fixed rule, by a plain string or by one of `PATTERNS`."""
     match step:
         case {"type": "ByteLevel" | "Digits" | "Punctuation"}:
             return True
@@ -127,7 +128,7 @@ def _is_known_splitter(step: dict[str, Any]) -> bool:
         case {"type": "Split", "pattern": {"String": str()}}:
             return True  # a plain string, which is found in linear time
         case {"type": "Split", "pattern": {"Regex": pattern}}:
-            # Some files have the line ends themselves where others have the escapes \r and \n.
+            # Some files have CR and LF themselves in a pattern where others have their escapes.
             escaped = pattern.replace("\r", r"\r").replace("\n", r"\n")
             return escaped in PATTERNS
     return False

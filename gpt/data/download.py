@@ -1,4 +1,4 @@
-"""One file that is downloaded unless it is there.
+"""Download a file unless a folder already has it.
 
 Only complete and verified content gets the file's name.
 """
@@ -12,9 +12,9 @@ from gpt.system.files import make_folder, replacing, sha256_of
 from gpt.system.progress import Report, progress_bar
 
 ATTEMPTS = 2
-"""Times that each mirror is asked, all of them before any is asked again."""
+"""Number of times that each mirror is asked."""
 CHUNK_BYTES = 64 * 1024
-"""Bytes of an answer that are written at a time."""
+"""Number of bytes of a response that are written at a time."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Download:
 
 
 NO_CONNECTION = "no connection"
-"""What a mirror that cannot be reached is said to have."""
+"""The message about a mirror that cannot be reached."""
 
 
 class MirrorError(Exception):
@@ -43,14 +43,16 @@ def fetch(
     report: Report,
     timeout: tuple[float, float] = (5.0, 30.0),
 ) -> Path:
-    """Return the path of the file in `folder`; download it unless it is there, with its sha256.
+    """Return the path of the file in `folder`, after downloading it if necessary.
+
+    A file with another sha256 than that of `download` is downloaded again.
 
     Args:
-        offline: open no socket.
-        timeout: seconds to connect, and for each read.
+        offline: whether to raise an error instead of downloading.
+        timeout: seconds to wait for a connection, and for each read.
 
     Raises:
-        DataError: no mirror gives the file, or it cannot be written.
+        DataError: no mirror sends the file, or it cannot be written.
     """
     path = folder / download.filename
     failures: dict[str, str] = {}
@@ -68,7 +70,7 @@ def fetch(
                 f"{path} {problem}, and offline it is not downloaded from {urls}: {by_hand}"
             )
         make_folder(folder)
-        # All mirrors in turn, and then all of them again.
+        # All mirrors are asked once before any is asked again, since one may be down.
         for url in download.urls * ATTEMPTS:
             try:
                 _transfer(url, download, path, timeout, report)
@@ -80,16 +82,16 @@ def fetch(
             f"cannot use {path}: {error}; make room, or set GPT_DATA_DIR=FOLDER"
         ) from error
     if set(failures.values()) == {NO_CONNECTION}:
-        # One reason for all: without a network, the addresses would only make the line longer.
+        # Without a network all mirrors fail alike, and their whole addresses would not help.
         hosts = ", ".join(str(urlsplit(url).hostname) for url in failures)
-        said = f"{NO_CONNECTION} to {hosts}"
+        summary = f"{NO_CONNECTION} to {hosts}"
     else:
-        said = "; ".join(f"{url}: {why}" for url, why in failures.items())
-    raise DataError(f"download failed: {said}; {by_hand} (GPT_OFFLINE=1: never download)")
+        summary = "; ".join(f"{url}: {why}" for url, why in failures.items())
+    raise DataError(f"download failed: {summary}; {by_hand} (GPT_OFFLINE=1: never download)")
 
 
 def _problem(path: Path, download: Download) -> str | None:
-    """Return why a file is not the one to be downloaded, as part of a message; None if it is."""
+    """Return why a file is not the one to download, as a part of a message, or None if it is."""
     if not path.is_file():
         return "is missing"
     digest = sha256_of(path)
@@ -102,10 +104,11 @@ def _transfer(
     url: str, download: Download, path: Path, timeout: tuple[float, float], report: Report
 ) -> None:
     """Download `url` to `path`, which only complete and verified content replaces."""
-    import requests  # its import opens a socket to look for IPv6, which offline nothing may
+    # Imported here, since the import opens a socket to look for IPv6, and offline nothing may.
+    import requests
 
-    # The temporary file has a name of its own, since two processes may download at once, and lies
-    # in the same folder, since a file cannot be renamed to another disk.
+    # The temporary file has a unique name, since two processes may download at once, and lies in
+    # the same folder, since a file cannot be renamed to another disk.
     with replacing(path) as temporary:
         try:
             with (
@@ -115,13 +118,14 @@ def _transfer(
             ):
                 response.raise_for_status()
                 for chunk in response.iter_content(CHUNK_BYTES):
-                    # A mirror must not fill the disk. Up to twice the size is read all the same,
-                    # so that the message about another version of the text names its hash.
+                    # A mirror must not fill the disk. Up to twice the size is read, so that the
+                    # message about another version of the file names its hash.
                     if file.tell() + len(chunk) > 2 * download.size:
                         raise MirrorError(f"sends more than {2 * download.size} bytes")
                     file.write(chunk)
                     advance(len(chunk))
-        except requests.exceptions.SSLError as error:  # a ConnectionError too, but not of a network
+        except requests.exceptions.SSLError as error:
+            # It is a ConnectionError too, but means that the mirror was reached.
             raise MirrorError(first_line(error)) from error
         except requests.ConnectionError as error:
             raise MirrorError(NO_CONNECTION) from error

@@ -1,8 +1,8 @@
-"""Questions and answers, from JSON lines or a table of two columns, as the texts of items.
+"""Read questions and answers from JSON lines or a table of two columns, as the texts of items.
 
 A text is the question, `ANSWER` and the answer; in a conversation `TURN` and the next question
-follow. Each mark is one control character of ASCII, which no text has: the same template serves
-characters, bytes, byte pairs and words, and a question can never be read as an answer.
+follow. Each mark is one control character of ASCII, which texts must not contain. The same template
+therefore serves all tokenizers, and a question can never be read as an answer.
 """
 
 import json
@@ -25,16 +25,16 @@ MARKS = {
 }
 """Characters that items may not contain, with their names, since they mark where items end."""
 SIGNS = {END_OF_TEXT: "␞", ANSWER: "␟", TURN: "␝"}
-"""Signs by which marks are shown and typed: Unicode's pictures of these control characters."""
+"""Signs by which users see and type marks: Unicode's pictures of these control characters."""
 SUFFIXES = (".jsonl", ".ndjson", ".tsv")
-"""Ends of the names of files with questions and answers."""
+"""Suffixes of files with questions and answers."""
 FORMS = '{"prompt": ..., "answer": ...} or {"messages": [...]}'
 HEADER = ("prompt", "answer")
 """First line of a table that names its columns."""
 
 
 class Message(NamedTuple):
-    """What one side says in a conversation.
+    """A message of a conversation.
 
     Attributes:
         role: system, user or assistant.
@@ -45,16 +45,16 @@ class Message(NamedTuple):
 
 
 def read_pairs(corpus: CorpusText) -> list[str]:
-    """Return the text of each pair or conversation of some files, in their order.
+    """Return the text of each pair or conversation of a corpus, in the order of its files.
 
     Raises:
-        DataError: a line is no pair; the message has the file and the line.
+        DataError: a line is neither; the message names the file and the line.
     """
     return [text for _, text in pairs_with_places(corpus)]
 
 
 def find_pair(corpus: CorpusText, wanted: str) -> str | None:
-    """Return the file and the line of the first pair that has a text; None: there is none."""
+    """Return the file and line of the first pair with the text `wanted`, or None."""
     for place, text in pairs_with_places(corpus):
         if text == wanted:
             return place
@@ -62,13 +62,13 @@ def find_pair(corpus: CorpusText, wanted: str) -> str | None:
 
 
 def pairs_with_places(corpus: CorpusText) -> Iterator[tuple[str, str]]:
-    """Yield the place of each pair, which is a file and a line, and its text."""
+    """Yield the place of each pair or conversation, which is its file and line, and its text."""
     forms: set[str] = set()
     for file in corpus.files:
         text = "".join(CorpusText([file]).pieces())
         for number, line in enumerate(text.split("\n"), start=1):
             if not line.strip():
-                continue  # as at the end of a file
+                continue  # files end with an empty line, and may have others
             place = f"{file}, line {number:,}"
             if file.suffix == ".tsv":
                 messages = _read_columns(line, place, is_first=number == 1)
@@ -78,28 +78,29 @@ def pairs_with_places(corpus: CorpusText) -> Iterator[tuple[str, str]]:
                 forms.add(form)
             if len(forms) > 1:
                 raise DataError(f"{place}: another form than the lines before; use one of {FORMS}")
+            # The header of a table has no messages.
             if messages:
                 yield place, _conversation_text(messages, place)
 
 
 def with_signs(text: str) -> str:
-    """Return a text with the sign of each mark in its place."""
+    """Return a text with each mark replaced by its sign."""
     for mark, sign in SIGNS.items():
         text = text.replace(mark, sign)
     return text
 
 
 def with_marks(text: str) -> str:
-    """Return a text with the mark of each sign in its place."""
+    """Return a text with each sign replaced by its mark."""
     for mark, sign in SIGNS.items():
         text = text.replace(sign, mark)
     return text
 
 
 def looks_like_pairs(corpus: CorpusText) -> bool:
-    """Return whether files have the names of files of pairs, and the first line is one.
+    """Return whether all files have a suffix of `SUFFIXES`, and the first line is a pair.
 
-    JSON lines and tables of other content are text, as any file is.
+    JSON lines and tables with other content are read as running text.
     """
     if any(file.suffix not in SUFFIXES for file in corpus.files):
         return False
@@ -114,7 +115,7 @@ def looks_like_pairs(corpus: CorpusText) -> bool:
 
 
 def _read_columns(line: str, place: str, is_first: bool) -> list[Message]:
-    """Return the question and the answer of a line of a table; none of its header."""
+    """Return the question and the answer of a line of a table, or nothing for its header."""
     columns = line.split("\t")
     if is_first and tuple(columns) == HEADER:
         return []
@@ -126,7 +127,7 @@ def _read_columns(line: str, place: str, is_first: bool) -> list[Message]:
 
 
 def _read_json(line: str, place: str) -> tuple[str, list[Message]]:
-    """Return the form of a line of JSON, and its messages."""
+    """Return the form of a line of JSON, which is pair or messages, and its messages."""
     try:
         value = json.loads(line)
     except ValueError as error:
@@ -151,7 +152,7 @@ def _read_message(entry: Any, place: str) -> Message:
 
 
 def _conversation_text(messages: Sequence[Message], place: str) -> str:
-    """Return the text of a conversation, without its end; DataError: it is none."""
+    """Return the text of a conversation, without its end; raise DataError if it is invalid."""
     text = "".join(conversation_parts(messages, place))
     if messages[-1].role != "assistant":
         raise DataError(f"{place}: it ends without an answer; the last message is the assistant's")
@@ -159,17 +160,18 @@ def _conversation_text(messages: Sequence[Message], place: str) -> str:
 
 
 def system_text(messages: Sequence[Message]) -> str:
-    """Return what stands before the first question of a conversation: nothing, or the message of
-    the system and an empty line.
+    """Return the system message and an empty line, or nothing if there is no such message.
+
+    This text stands before the first question of a conversation.
     """
-    is_there = len(messages) > 0 and messages[0].role == "system"
-    return f"{messages[0].text}\n\n" if is_there else ""
+    has_system = len(messages) > 0 and messages[0].role == "system"
+    return f"{messages[0].text}\n\n" if has_system else ""
 
 
 def conversation_parts(messages: Sequence[Message], place: str) -> Iterator[str]:
     """Yield each question with `ANSWER`, and each answer with `TURN`, of a conversation.
 
-    A message of the system stands before the first question, see `system_text`.
+    A system message is a part of the first question, see `system_text`.
 
     Raises:
         DataError: the roles do not alternate, or a text contains a mark.
@@ -179,7 +181,7 @@ def conversation_parts(messages: Sequence[Message], place: str) -> Iterator[str]
     for number, (role, text) in enumerate(messages):
         _check_marks(text, place)
         if role == "system" and number == 0:
-            continue  # it comes with the first question
+            continue  # the first question includes it
         if role != expected:
             raise DataError(
                 f"{place}: message {number + 1} is the {role}'s, expected the {expected}'s"
