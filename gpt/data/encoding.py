@@ -1,4 +1,4 @@
-"""Encode a corpus: write its token file, and a description with its tokenizer and its splits."""
+"""Encode a corpus into a token file, and describe its tokenizer and splits in a second file."""
 
 import hashlib
 import json
@@ -32,12 +32,12 @@ from gpt.system.files import (
 from gpt.system.progress import Report, announce_if_slow, progress_bar
 
 THREADS = 8
-"""Most blocks that are encoded at a time: the library of byte pairs takes 200 MB for each."""
+"""Most blocks that are encoded at a time, since byte pairs take 200 MB of memory for each."""
 READABLE_FOLDER = 0o755
 READABLE_FILE = 0o644
-"""Modes that let others read what is written, since a corpus may be shared.
+"""Modes that let other users read the token files, since a corpus may be shared.
 
-Temporary files and folders can be read by their owner only.
+Temporary files and folders can otherwise be read by their owner only.
 """
 
 
@@ -51,7 +51,7 @@ def encode_into(
     """Write the token files of a corpus: all of them, or nothing.
 
     Args:
-        folder: named by the fingerprint of the corpus and the options, see `preparation`.
+        folder: a folder that is named by the fingerprint, see `gpt.data.preparation`.
         tokenizer: None means that it is built from the corpus.
 
     Raises:
@@ -59,7 +59,7 @@ def encode_into(
     """
     try:
         make_folder(folder.parent)
-        # A folder that has lost its description is of no use, and would be in the way of the new.
+        # A folder without its description cannot be opened, and would prevent the renaming below.
         if not (folder / META).is_file():
             shutil.rmtree(folder, ignore_errors=True)
         with temporary_folder(folder) as temporary:
@@ -68,10 +68,10 @@ def encode_into(
             try:
                 temporary.rename(folder)
             except OSError:
-                # Another process may have been faster; its folder has the same content.
+                # Another process may have written the same content first.
                 if not (folder / META).is_file():
                     raise
-            sync_folder(folder.parent)
+            sync_folder(folder.parent)  # so that the new name survives a crash
     except OSError as error:
         raise DataError(
             f"cannot write {folder}: {error.strerror}; set data.dir to another folder"
@@ -85,7 +85,7 @@ def _write(
     tokenizer: Tokenizer | None,
     report: Report,
 ) -> None:
-    """Write the token file, then its description, which tells readers that it is whole."""
+    """Write the token file and then its description, which shows that the token file is whole."""
     texts = [corpus, *corpus.held_out.values()]
     files: list[Path] = []
     for text in texts:
@@ -94,12 +94,12 @@ def _write(
     with announce_if_slow(report, f"reading {corpus.name} for its tokenizer"):
         tokenizer = tokenizer or build_tokenizer(corpus, config)
     path = folder / TOKENS
-    # Before anything is encoded: a held-out text may have characters that are refused.
+    # Before anything is encoded, since a held-out text may have characters that are refused.
     tokenizers = [tokenizer]
     for text in corpus.held_out.values():
         tokenizers.append(held_out_tokenizer(tokenizer, config, text))
     sha256, ends = _write_tokens(path, texts, tokenizers, report)
-    # a text that changes under the reader would have tokens of both versions
+    # If a file was changed while it was read, its tokens may be of both versions.
     for file, before in zip(files, status_before, strict=True):
         after = file.stat()
         if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
@@ -124,10 +124,10 @@ def _write(
 def _write_tokens(
     path: Path, texts: Sequence[CorpusText], tokenizers: Sequence[Tokenizer], report: Report
 ) -> tuple[str, list[int]]:
-    """Write the ids of some texts, one after the other, each by its tokenizer.
+    """Write the ids of texts one after the other, each encoded by the tokenizer at its index.
 
     Returns:
-        The hex sha256 of the file, and the index of the token after the last of each text.
+        The hex sha256 of the file, and for each text the index after its last token.
     """
     digest = hashlib.sha256()
     num_tokens = 0
@@ -144,8 +144,8 @@ def _write_tokens(
             if num_tokens == begin:
                 raise DataError(f"{text.name} has no text in it")
             ends.append(num_tokens)
-    path.chmod(READABLE_FILE)  # a temporary file can be read by its owner only
-    # The description that names this hash must not reach the disk before the tokens.
+    path.chmod(READABLE_FILE)
+    # The tokens must reach the disk before the description, which says that they are whole.
     sync_file(path)
     return digest.hexdigest(), ends
 
@@ -160,12 +160,12 @@ def _ids_of(
 
 
 def _encoded(tokenizer: Tokenizer, blocks: Iterator[str]) -> Iterator[Ids]:
-    """Yield the ids of each block in order; NumPy and the library of byte pairs run in threads."""
+    """Yield the ids of each block in order, several of which threads encode at once."""
     if isinstance(tokenizer, WordTokenizer):
         blocks = whole_words(blocks)
     num_threads = min(THREADS, os.cpu_count() or 1)
     with ThreadPoolExecutor(num_threads) as pool:
-        # As many blocks at a time as there are threads, so that no more of the text is in memory.
+        # `pool.map` would read all blocks into memory, so that it gets one for each thread.
         while texts := list(islice(blocks, num_threads)):
             yield from pool.map(tokenizer.encode_narrow, texts)
 
@@ -177,16 +177,16 @@ def _splits_of_texts(
     tokenizer: Tokenizer,
     config: DataConfig,
 ) -> dict[str, tuple[int, int]]:
-    """Return where each split begins and ends: those of the corpus, then the held-out texts.
+    """Return where each split begins and ends in the tokens of the corpus and the held-out texts.
 
     Args:
-        ends: the index after the last token of each text, the corpus first.
+        ends: for each text the index after its last token; the corpus is the first text.
     """
     if isinstance(corpus, ItemCorpus):
-        # It has left out of its own splits what held-out texts replace.
+        # The corpus itself has no items for splits that are held-out texts.
         splits = _splits_of_items(tokens[: ends[0]], tokenizer, corpus, config)
     elif "val" in corpus.held_out:
-        # Nothing of the corpus has to validate, and a held-out test replaces its test split.
+        # The whole corpus is for training, since validation has a text of its own.
         splits = {"train": (0, ends[0])}
     else:
         splits = _splits(tokens[: ends[0]], tokenizer, config)
@@ -199,8 +199,8 @@ def _splits_of_texts(
 def _splits(tokens: Tokens, tokenizer: Tokenizer, config: DataConfig) -> dict[str, tuple[int, int]]:
     """Return where each split of one text begins and ends, in tokens.
 
-    With byte pairs and words the fractions are of characters, else of tokens: splits of the same
-    characters make losses in bits per character comparable between tokenizers.
+    Byte pairs and words are split at fractions of the characters, as characters are, so that their
+    losses in bits per character can be compared. Bytes are split at fractions of the bytes.
     """
     length = len(tokens)
     counts_characters = config.tokenizer in ("bpe", "word")
@@ -229,15 +229,16 @@ def _splits(tokens: Tokens, tokenizer: Tokenizer, config: DataConfig) -> dict[st
 def _splits_of_items(
     tokens: Tokens, tokenizer: Tokenizer, corpus: ItemCorpus, config: DataConfig
 ) -> dict[str, tuple[int, int]]:
-    """Return where each split of a corpus begins and ends, in tokens, from its items."""
+    """Return where each split of a corpus of items begins and ends, in tokens."""
     spans = item_spans(tokens, item_ids(config.items, tokenizer).end)
     splits: dict[str, tuple[int, int]] = {}
     first = 0
-    for name, size in zip(("train", "val", "test"), corpus.split_sizes, strict=True):
-        # A split begins with its first item, and ends with its last one.
-        if size > 0:
-            splits[name] = (int(spans[first, 0]), int(spans[first + size - 1, 1]))
-        first += size
+    for name, num_items in zip(("train", "val", "test"), corpus.split_sizes, strict=True):
+        # A split reaches from the begin of its first item to the end of its last item.
+        if num_items > 0:
+            last = first + num_items - 1
+            splits[name] = (int(spans[first, 0]), int(spans[last, 1]))
+        first += num_items
     return splits
 
 
@@ -245,14 +246,14 @@ def _token_at(tokens: Tokens, tokenizer: Tokenizer, character: int) -> int:
     """Return the index of the token in which a character begins.
 
     Args:
-        character: counted from the beginning of the text.
+        character: index of the character in the text.
     """
     num_tokens_before = 0
     for piece in in_pieces(tokens):
         num_chars = tokenizer.count_chars(piece)
         if character < num_chars:
             return num_tokens_before + _token_in_piece(piece, tokenizer, character)
-        character -= num_chars  # from here on counted from the beginning of the next piece
+        character -= num_chars  # now the index from the beginning of the next piece
         num_tokens_before += len(piece)
     return num_tokens_before
 
@@ -260,11 +261,11 @@ def _token_at(tokens: Tokens, tokenizer: Tokenizer, character: int) -> int:
 def _token_in_piece(piece: Tokens, tokenizer: Tokenizer, character: int) -> int:
     """Return the index of the token of a piece in which a character begins.
 
-    It is found by bisection, since to count characters takes a time linear in the tokens.
+    Bisection is used, since each count of characters takes a time linear in the tokens.
     """
     lengths = range(len(piece) + 1)
-    # the least number of tokens in which more than `character` characters begin
+    # The smallest number of tokens in which more than `character` characters begin.
     num_tokens = bisect_right(
         lengths, character, key=lambda length: tokenizer.count_chars(piece[:length])
     )
-    return num_tokens - 1  # the last of them has the character
+    return num_tokens - 1  # the character begins in the last of these tokens

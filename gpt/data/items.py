@@ -1,7 +1,7 @@
 """Corpora of items: lists of lines, texts between empty lines, questions with answers.
 
-An item is a whole text of its own, such as a name, a poem or a question with its answer. Items are
-split, shuffled and sampled whole. In a token file each one is followed by its end, a single token.
+An item is a text by itself, such as a name, a poem or a question with its answer. Splitting,
+shuffling and sampling keep items whole. In a token file a single token marks the end of each item.
 """
 
 import hashlib
@@ -27,8 +27,7 @@ EMPTY_LINES = re.compile(r"\n(?:[ \t]*\n)+")
 PARTS_AND_MARKS = re.compile(f"([{''.join(MARKS)}])")
 """Splits a text into parts without marks, and the marks between them."""
 HASH_BYTES = 8
-"""Bytes of the hash by which items are ordered: 64 bits, so that different texts seldom share one.
-"""
+"""Bytes of the hash by which items are ordered: with 64 bits, different texts seldom share one."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +35,11 @@ class ItemIds:
     """The ids of the tokens that mark the items of a token file.
 
     Attributes:
-        end: ends each item; windows and prompts begin with it too.
-        answer: begins an answer, up to whose end the loss counts; None: all tokens count.
-        turn: ends an answer within an item, which another question follows; None: as `answer`.
+        end: id of the mark at the end of each item; windows and prompts begin with it too.
+        answer: id of the mark before an answer. The loss counts only answers with their ends, or
+            all tokens if this is None.
+        turn: id of the mark between an answer and the next question of an item, or None where
+            `answer` is None.
     """
 
     end: int
@@ -46,18 +47,17 @@ class ItemIds:
     turn: int | None = None
 
     def counted(self, ids: Ids) -> NDArray[np.bool_]:
-        """Return which tokens of an item count as targets, (T,): those of answers, or all.
+        """Return which tokens of an item count as targets, (T,).
 
-        Of the marks, the end of an answer counts, and its beginning does not.
+        If items have answers, those are the tokens of the answers and of the marks at their ends.
         """
         if self.answer is None:
             return np.ones(len(ids), dtype=bool)
         begins = ids == self.answer
         ends = (ids == self.end) | (ids == self.turn)
-        # A token is part of an answer if the last mark before it begins one. The end of an answer
-        # is a part of it, so that of ends only those further back count as marks before it. What
-        # stands before the first mark may be the end of an answer that was cut: its question is
-        # not there.
+        # A token is a part of an answer if the last mark up to it is a beginning. An end is a part
+        # of its answer, and therefore is compared only with the ends before it. Tokens before the
+        # first mark do not count: they may be of an answer whose question was cut off.
         positions = np.arange(len(ids))
         last_begin = np.maximum.accumulate(np.where(begins, positions, -1))
         last_end = np.maximum.accumulate(np.where(ends, positions, -1))
@@ -66,7 +66,7 @@ class ItemIds:
         return is_in_answer & ~begins
 
     def longest_answer(self, ids: Ids) -> int:
-        """Return the number of tokens of the longest answer of an item, its end included."""
+        """Return the number of tokens of the longest answer of an item, including its end."""
         # Questions stand between answers, so that an answer is a run of tokens that count.
         others = np.flatnonzero(~self.counted(ids))
         borders = np.concatenate([[-1], others, [len(ids)]])
@@ -87,14 +87,15 @@ def item_ids(kind: str, tokenizer: Tokenizer) -> ItemIds:
 
 
 def _id_of(mark: str, tokenizer: Tokenizer) -> int:
-    """Return the id of one character; bytes and byte pairs have one for every ASCII character."""
+    """Return the id of a mark, which is a single token in every vocabulary of items."""
+    # It is the last id, since a tokenizer of sentencepiece encodes a space before the text.
     return int(tokenizer.encode(mark)[-1])
 
 
 def encode_marked(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Return the ids of a text, of which each mark is encoded by itself.
+    """Return the ids of a text in which each mark is encoded separately.
 
-    Byte pairs would merge a mark with what stands beside it.
+    Byte pairs would otherwise merge a mark with the characters beside it.
     """
     ids: list[int] = []
     for part in PARTS_AND_MARKS.split(text):
@@ -103,17 +104,17 @@ def encode_marked(tokenizer: Tokenizer, text: str) -> list[int]:
 
 
 def item_spans(tokens: Tokens, end: int) -> NDArray[np.int64]:
-    """Return where each item of a split begins and ends in it, (N, 2); its end is inside."""
+    """Return where each item of a split begins and ends, (N, 2), including the mark of its end."""
     ends = np.flatnonzero(tokens == end) + 1
     begins = np.append(0, ends[:-1])
     return np.stack([begins, ends], axis=1)
 
 
 class Question(NamedTuple):
-    """The end of a conversation.
+    """The last question of a conversation and its answer.
 
     Attributes:
-        ids: all of it up to the last answer, after the end of the conversation before.
+        ids: the id of an end of items, and those of the conversation up to its last answer.
         answer: the ids of the last answer, without its end.
     """
 
@@ -124,21 +125,22 @@ class Question(NamedTuple):
 def questions_of(tokens: Tokens, ids: ItemIds, block_size: int) -> Iterator[Question]:
     """Yield the last question of each conversation of a split.
 
-    It is cropped to a window that holds its answer too.
+    A long question is cropped at its beginning, so that a window holds its answer too.
     """
     for begin, end in item_spans(tokens, ids.end):
         item = tokens[begin:end]
         answer_begin = int(np.flatnonzero(item == ids.answer)[-1]) + 1
         answer = item[answer_begin:-1].tolist()
         question = [ids.end, *item[:answer_begin].tolist()]
-        yield Question(question[-(block_size - len(answer)) :], answer)
+        max_question_length = block_size - len(answer)
+        yield Question(question[-max_question_length:], answer)
 
 
 class ItemCorpus(CorpusText):
     """The items of some files, in the order of their token file, each followed by its end.
 
-    They are ordered by a hash of their text: the splits do not depend on the order of the file, so
-    that a sorted list is split like a shuffled one, and the same item is never on both sides.
+    The items are ordered by a hash of their text, so that the splits do not depend on the order of
+    the file: a sorted list is split like a shuffled one. Equal items are always in the same split.
 
     Attributes:
         items: the texts, without their ends; those of the training split come first.
@@ -146,7 +148,7 @@ class ItemCorpus(CorpusText):
 
     Args:
         held_out: see `CorpusText`.
-        is_held_out: this is such a text itself, all of which is one split.
+        is_held_out: whether this is a held-out text itself, all of which is one split.
     """
 
     def __init__(
@@ -189,18 +191,18 @@ class ItemCorpus(CorpusText):
         return sorted({*super().characters(), self.end, *self.marks})
 
     def sample(self) -> Iterator[str]:
-        """Yield what byte pairs are learned from, each mark by itself.
+        """Yield the text from which byte pairs are learned, with each mark separate.
 
-        A pair of a mark and what stands beside it would be learned in vain: `encoded` never writes
-        one. Another program, which does not know the marks, would write it all the same.
+        A pair of a mark and a character beside it must not be learned: `encoded` never writes such
+        a pair, but another program that does not know the marks would.
         """
         for piece in super().sample():
             yield from PARTS_AND_MARKS.split(piece)
 
     def encoded(self, tokenizer: Tokenizer) -> Iterator[Ids]:
-        """Yield the ids of each item, then that of its end.
+        """Yield the ids of each item and of its end.
 
-        Marks are encoded by themselves: byte pairs would merge them with what stands beside them.
+        Each mark is encoded separately, since byte pairs would merge it with characters beside it.
         """
         end = tokenizer.encode_narrow(self.end)
         for item in self.items:
@@ -214,10 +216,10 @@ def _hash_of(item: str) -> bytes:
 
 
 def _split_sizes(hashes: Sequence[bytes], config: DataConfig) -> tuple[int, int, int]:
-    """Return the number of items of each split; each split but the test split has one at least.
+    """Return the number of items of each split; only the test split may be empty.
 
     Args:
-        hashes: of the items, in order: duplicates are neighbors.
+        hashes: the sorted hashes of the items, in which those of equal items are neighbors.
     """
     total = len(hashes)
     num_test = round(total * config.test_fraction)
@@ -230,7 +232,7 @@ def _split_sizes(hashes: Sequence[bytes], config: DataConfig) -> tuple[int, int,
 
 
 def _before_duplicates(hashes: Sequence[bytes], border: int) -> int:
-    """Move a border between two splits to before the duplicates of the item that follows it."""
+    """Return a border between two splits, moved back so that it does not separate equal items."""
     while 0 < border < len(hashes) and hashes[border - 1] == hashes[border]:
         border -= 1
     return border
@@ -240,10 +242,10 @@ def _read_items(corpus: CorpusText, kind: str) -> list[str]:
     """Return the items of a corpus, in the order of its files.
 
     Raises:
-        DataError: one contains a character that marks where items end.
+        DataError: an item contains a mark.
     """
     if kind == "pairs":
-        return read_pairs(corpus)  # which looks for marks itself, and names file and line
+        return read_pairs(corpus)  # it checks for marks itself, and names the file and the line
     text = "".join(corpus.pieces())
     for mark, name in MARKS.items():
         if mark in text:
@@ -256,7 +258,7 @@ def _read_items(corpus: CorpusText, kind: str) -> list[str]:
 
 
 def lines_of(text: str) -> list[str]:
-    """Return the lines that have more than white space, without white space at their ends."""
+    """Return the lines that are not blank, without white space at their ends."""
     lines = [line.rstrip() for line in text.split("\n")]
     return [line for line in lines if line]
 

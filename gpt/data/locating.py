@@ -1,4 +1,4 @@
-"""Locate a corpus: a named one, or files of your own; the result is files on disk."""
+"""Locate the files of a corpus, which is a named one or files of the user."""
 
 import glob
 import hashlib
@@ -17,7 +17,7 @@ from gpt.system.files import make_folder, text_for_path, write_atomic
 from gpt.system.progress import Report, silent
 
 NAME_DIGITS = 16
-"""Hexadecimal digits of a hash in a file's name: 64 bits tell apart all texts of a person."""
+"""Hexadecimal digits of a hash in a file's name: 64 bits distinguish all texts of a person."""
 _CHAR_RNN = "karpathy/char-rnn/6f9487a6fe5b420b7ca9afb0d7c078e37c1d1b4e"
 """The repository at a fixed commit, so that the file cannot change."""
 SHAKESPEARE = Download(
@@ -34,14 +34,14 @@ SHAKESPEARE = Download(
 
 
 MAX_BYTES_PER_CHARACTER = 4
-"""Bytes of the longest characters in UTF-8."""
+"""Bytes of the longest character in UTF-8."""
 
 
 def corpus_files(config: DataConfig, settings: Settings, report: Report = silent) -> list[Path]:
     """Return the files of the corpus in order, after downloading or writing it if necessary.
 
     Raises:
-        DataError: there are no such files, or they are empty or too large.
+        DataError: the path names no files, or they are empty or too large.
     """
     match config.source:
         case "shakespeare":
@@ -49,17 +49,20 @@ def corpus_files(config: DataConfig, settings: Settings, report: Report = silent
         case "pydocs":
             files = [store_text(pydocs_text(), expand_home(config.dir, "data.dir"), "pydocs")]
         case "file":
-            assert isinstance(config.path, str)  # several paths: see `gpt.data.preparation`
+            # `gpt.data.preparation` calls this function once for each of several paths.
+            assert isinstance(config.path, str)
             files = find_files(expand_home(config.path, "data.path"), report)
     _check_size(files, config.path or files[0])
     return files
 
 
 def held_out_files(config: DataConfig, report: Report = silent) -> dict[str, list[Path]]:
-    """Return the files of each split that has a text of its own: `val`, `test`, both or none.
+    """Return the files of `data.val_path` and `data.test_path`, by their splits `val` and `test`.
+
+    A split whose path is not set is left out.
 
     Raises:
-        DataError: there are no such files, or they are empty or too large.
+        DataError: a path names no files, or they are empty or too large.
     """
     files: dict[str, list[Path]] = {}
     for split, path in (("val", config.val_path), ("test", config.test_path)):
@@ -72,12 +75,12 @@ def held_out_files(config: DataConfig, report: Report = silent) -> dict[str, lis
 
 
 def _check_size(files: Sequence[Path], name: object) -> None:
-    """Raise DataError unless some files have the size of a corpus; `name` is that of all."""
+    """Raise DataError if files are empty or too large; `name` names them in the message."""
     size = sum(file.stat().st_size for file in files)
-    # characters are counted when the text is read; this spares reading a file that is far too large
-    most = MAX_BYTES_PER_CHARACTER * MAX_CHARACTERS
-    if not 0 < size <= most:
-        raise DataError(f"{name} has {size:,} bytes; a corpus has 1 to {most:,}")
+    # Characters are counted only when the text is read, which would be in vain for such a size.
+    max_size = MAX_BYTES_PER_CHARACTER * MAX_CHARACTERS
+    if not 0 < size <= max_size:
+        raise DataError(f"{name} has {size:,} bytes; a corpus has 1 to {max_size:,}")
 
 
 def _shakespeare(config: DataConfig, settings: Settings, report: Report) -> Path:
@@ -89,8 +92,8 @@ def _shakespeare(config: DataConfig, settings: Settings, report: Report) -> Path
     folders = [expand_home(config.dir, "data.dir")]
     if settings.data_dir is not None:
         folders.insert(0, settings.data_dir)
-    with_file = (folder for folder in folders if (folder / SHAKESPEARE.filename).is_file())
-    folder = next(with_file, folders[0])
+    folders_with_file = [each for each in folders if (each / SHAKESPEARE.filename).is_file()]
+    folder = folders_with_file[0] if folders_with_file else folders[0]
     return fetch(SHAKESPEARE, folder, offline=settings.offline, report=report)
 
 
@@ -102,9 +105,9 @@ def pydocs_text() -> str:
 
 
 def store_text(text: str, folder: Path, prefix: str = "text") -> Path:
-    """Write a text to a file that is named by its hash, unless it is there; return its path.
+    """Write a text to a file that is named by its hash, unless the file exists; return its path.
 
-    The same text is written once, and another one cannot take its place.
+    The same text is written only once, and another text has another file.
     """
     content = require_characters(text)
     digest = hashlib.sha256(content).hexdigest()[:NAME_DIGITS]
@@ -123,15 +126,15 @@ def store_text(text: str, folder: Path, prefix: str = "text") -> Path:
 def find_files(path: Path, report: Report = silent, key: str = "data.path") -> list[Path]:
     """Return a file, the files below a folder, or those that match a pattern, sorted by path.
 
-    Below a folder, names that begin with a dot are left out. Links that are found there or by a
-    pattern are not followed, since they may lead anywhere, and `report` names them; the path itself
-    may be one.
+    Below a folder, names that begin with a dot are left out. The path itself may be a link, but
+    links below a folder or that match a pattern are not followed, since they may lead anywhere;
+    `report` names them.
 
     Args:
-        key: the key of the configuration that gives the path, for messages.
+        key: the key of the configuration that has the path, for messages.
 
     Raises:
-        DataError: the path names no files, or something that is no regular file.
+        DataError: the path names no files, or something other than regular files.
     """
     # A person may give the text itself where a path is expected.
     text_message = text_for_path(path)
@@ -140,7 +143,7 @@ def find_files(path: Path, report: Report = silent, key: str = "data.path") -> l
             f"{text_message}; save it in a file and give that, or pass text= to gpt.train"
         )
     if path.is_dir():
-        found, links = _separate_links(_below(path), path)
+        found, links = _separate_links(_files_below(path), path)
     elif not path.exists() and glob.has_magic(str(path)):
         matches = [Path(name) for name in glob.glob(str(path), recursive=True)]  # noqa: PTH207
         files = [match for match in matches if not match.is_dir()]
@@ -154,7 +157,7 @@ def find_files(path: Path, report: Report = silent, key: str = "data.path") -> l
             f"links are not followed ({_listed(links)}): to read one, name it itself in {key}"
         )
     if not found:
-        # Links that were left out are the likeliest reason for finding nothing.
+        # If links were left out, they are the likely reason that nothing was found.
         hint = note_on_links or remedy
         raise DataError(f"{path} names no files; {hint}{_bracket_hint(path)}")
     if note_on_links:
@@ -163,7 +166,7 @@ def find_files(path: Path, report: Report = silent, key: str = "data.path") -> l
         if not file.is_file():
             problem = "not a regular file" if file.exists() else "no such file"
             raise DataError(f"{file}: {problem}; {remedy}")
-        # A control character in a name would steer the terminal that shows a message with it.
+        # A control character in a name would control the terminal on which a message shows it.
         if any(unicodedata.category(char) == "Cc" for char in str(file)):
             raise DataError(
                 f"{path} has a file with a control character in its name, {str(file)!r}; rename it"
@@ -172,42 +175,44 @@ def find_files(path: Path, report: Report = silent, key: str = "data.path") -> l
 
 
 def _bracket_hint(path: Path) -> str:
-    """Return what to write if the brackets of a pattern are part of a file's name."""
-    escaped = str(path).replace("[", "[[]")  # a set of one character, the bracket
+    """Return a hint how to escape brackets that are a part of a name, if the path has any."""
+    # In a pattern, "[[]" is a set whose only character is the bracket.
+    escaped = str(path).replace("[", "[[]")
     if escaped == str(path):
         return ""  # the path has no brackets
     return f"; if its brackets are part of a name, write {escaped}"
 
 
-def _below(folder: Path) -> Iterator[Path]:
+def _files_below(folder: Path) -> Iterator[Path]:
     """Yield the files below a folder, and the links to folders, which are not walked into."""
-    for name, folders, files in os.walk(folder, onerror=_refuse_folder):
-        # `os.walk` descends into the folders that are left in its own list.
-        folders[:] = [each for each in folders if not each.startswith(".")]
+    for parent, subfolders, files in os.walk(folder, onerror=_refuse_folder):
+        # The list is changed in place, since `os.walk` then descends into the folders left in it.
+        subfolders[:] = [each for each in subfolders if not each.startswith(".")]
         for file in files:
             if not file.startswith("."):
-                yield Path(name, file)
-        for each in folders:
-            if Path(name, each).is_symlink():
-                yield Path(name, each)
+                yield Path(parent, file)
+        for subfolder in subfolders:
+            if Path(parent, subfolder).is_symlink():
+                yield Path(parent, subfolder)
 
 
 def _refuse_folder(error: OSError) -> None:
-    """Raise DataError where `os.walk` would pass over a folder that cannot be listed."""
+    """Raise DataError for a folder that cannot be listed, which `os.walk` would skip silently."""
     raise DataError(f"cannot list {error.filename}: {error.strerror}")
 
 
 def _separate_links(paths: Iterable[Path], top: Path) -> tuple[list[Path], list[Path]]:
-    """Return the paths below `top` that lead through no link, and those that do, both sorted.
+    """Return the paths without a link below `top`, and those with one, both sorted.
 
-    A link to nothing counts as found, so that its message says that there is no such file.
+    A broken link is returned among the former, so that the caller reports that it has no file.
     """
     found: list[Path] = []
     links: list[Path] = []
     for path in sorted(paths, key=Path.as_posix):
-        # `top` itself and what is above it may be links: the user has named them.
-        below_top = [each for each in (path, *path.parents) if top in each.parents]
-        goes_through_link = path.exists() and any(each.is_symlink() for each in below_top)
+        # `top` and its parents may be links, since the user has named them.
+        parts_below_top = [each for each in (path, *path.parents) if top in each.parents]
+        has_link = any(each.is_symlink() for each in parts_below_top)
+        goes_through_link = path.exists() and has_link
         if goes_through_link:
             links.append(path)
         else:
@@ -216,7 +221,7 @@ def _separate_links(paths: Iterable[Path], top: Path) -> tuple[list[Path], list[
 
 
 def _fixed_part(pattern: Path) -> Path:
-    """Return the folder that a pattern names before its first part with a special character."""
+    """Return the part of a pattern before its first name with a special character."""
     for folder in reversed(pattern.parents):  # from the root down
         next_part = pattern.relative_to(folder).parts[0]
         if glob.has_magic(next_part):
@@ -225,7 +230,7 @@ def _fixed_part(pattern: Path) -> Path:
 
 
 def _listed(paths: Sequence[Path]) -> str:
-    """Return the first paths for a message, and how many more there are."""
+    """Return a list for a message of the first paths and of the number of the others."""
     listed = ", ".join(quoted(str(path)) for path in paths[:MAX_LISTED])
-    more = len(paths) - MAX_LISTED
-    return f"{listed} and {more} more" if more > 0 else listed
+    num_others = len(paths) - MAX_LISTED
+    return f"{listed} and {num_others} more" if num_others > 0 else listed

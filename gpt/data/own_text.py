@@ -1,8 +1,8 @@
-"""Fit a recipe to your text: size, regularization and steps from its amount.
+"""Fit a recipe to your text: its length determines size, regularization and steps.
 
-The recipes of the model and of the optimizer stand here, beside the rules for their sizes, and not
-in a YAML file: `gpt new`, `gpt train my.txt` and `gpt.train("my.txt")` have no configuration yet,
-and each number below was measured together with the others, see benchmarks/LOG.md.
+The settings of the model and of the optimizer stand here and not in a YAML file, since `gpt new`,
+`gpt train my.txt` and `gpt.train("my.txt")` have no configuration yet. The numbers below were
+measured together, see benchmarks/LOG.md.
 """
 
 import math
@@ -26,63 +26,69 @@ from gpt.system.errors import ConfigError
 from gpt.system.progress import Report
 
 MAX_BYTES_RECOGNIZED = 100_000_000
-"""Bytes on disk up to which a text is read to recognize items in it, which takes two seconds."""
+"""Largest text, in bytes, in which items are looked for, which takes two seconds."""
 DESCRIPTIONS = {
     "lines": "a list, each line of which is read as an item",
     "pairs": "questions and answers, of which the answers are learned",
     "paragraphs": "texts of one shape between empty lines, each of which is read as an item",
 }
-"""What each value of `data.items` that can be recognized stands for."""
+"""The description, in messages, of each value of `data.items` that can be recognized."""
 MIN_CHARS = 2_000
-"""Characters below which there is nothing to learn from, or to validate on."""
+"""Characters of the shortest text that is enough to learn from and to validate on."""
 MIN_CHARS_FOR_RELIABLE_VAL = 20_000
 """Characters below which a validation loss says little: it depends on which lines were held out."""
 MIN_VAL_CHARS = MIN_CHARS // 10
-"""Characters of the shortest validation text of your own: by default a tenth is held out."""
+"""Characters of the shortest text of `data.val_path`; by default a tenth of a text validates."""
 MIN_VAL_CHARS_FOR_RELIABLE_VAL = MIN_CHARS_FOR_RELIABLE_VAL // 10
-"""Characters of such a text below which a validation loss says little."""
+"""Characters of a text of `data.val_path` below which its loss says little."""
 MAX_EVAL_TOKENS = 300_000
 """Most tokens of the validation split that an evaluation reads.
 
-More would take longer than steps.
+Reading more would take longer than the steps between two evaluations.
 """
 MAX_CHARS_READ_IN_EPOCHS = 300_000
-"""Characters up to which the steps follow from the epochs that a text may be read."""
+"""Longest text, in characters, whose number of epochs limits the steps."""
 EPOCH_FACTOR = 119.0
 EPOCH_POWER = 0.783
-"""The tokens after which more reading only memorizes a text: factor times characters to the power.
+"""After `EPOCH_FACTOR * characters**EPOCH_POWER` tokens, more steps only memorize a text.
 
-Fitted to texts of several sizes: one of 4,000 characters is read some 22 times, one of 30,000 14
-times, one of 300,000 8 times; of longer ones the tiers say it.
+Both were fitted to texts of several sizes: a text of 4,000 characters is read about 22 times, one
+of 30,000 about 14 times, and one of 300,000 about 8 times. Longer texts take the steps of a tier.
 """
 MIN_MEAN_COUNT_OF_CHAR = 20
-"""Occurrences of a character, on average, below which a third of the steps memorizes the text.
+"""Mean count of a character below which the characters of a text are called rare.
 
-A Chinese text has thousands of distinct characters, most of which are seldom seen.
+A Chinese text has thousands of distinct characters, most of which occur a few times only.
 """
 RARE_CHARS_STEP_DIVISOR = 3
+"""A text of rare characters has a third of the steps, which are enough to memorize it."""
 RARE_CHARS_DROPOUT = 0.5
-"""With rare characters: the largest dropout that some tier has."""
+"""Dropout for a text of rare characters, the largest that a tier has."""
 HEAD_DIM = 32
-"""Channels of a head: the least that the native kernels take, so that small models have several."""
+"""Channels of a head: the fewest of the native kernels, so that small models have many heads."""
 MLP_WIDTH_OF_HEAD = 88
-"""Hidden channels of SwiGLU for each head: 8/3 of 32, in multiples of 16 for the native kernels
-with 4 or 8 heads."""
+"""Hidden channels of SwiGLU for each head.
+
+They are about 8/3 of `HEAD_DIM`, so that 4 or 8 heads have a multiple of 16 for the native kernels.
+"""
 BLOCK_MULTIPLE = 8
-"""A block size is a multiple of this, so that kernels have few ends of vectors to compute."""
+"""A block size is a multiple of this, so that kernels mostly compute whole vectors."""
 LENGTH_WARMUP_BLOCK = 512
-"""Block size whose windows are cut into shorter sequences at first, see benchmarks/LOG.md."""
+"""Block size whose first steps have shorter sequences, see benchmarks/LOG.md."""
 LENGTH_WARMUP = [0.4, 0.4]
 """Shares of the steps with sequences of a quarter and of half a block."""
 MTP_WEIGHTS = [0.5, 0.25]
-"""Weights of the targets two and three tokens ahead, which help where a text is read repeatedly."""
+"""Weights of the targets two and three tokens ahead, which help if a text is read repeatedly."""
 MAX_WARMUP_STEPS = 40
 DECAY_SHARE = 0.56
-"""Last part of the steps, in which the learning rate falls to zero."""
+"""Share of the steps, at the end, in which the learning rate falls to zero."""
 SAMPLE_TOKENS = 200
 SAMPLE_TEMPERATURE = 0.8
-"""Of samples, times the temperature of training: what was trained to be less certain is sampled
-at a lower temperature."""
+"""Temperature of samples where the temperature of training is 1.
+
+It is multiplied by that temperature: a model that was trained to be less certain is sampled at a
+lower temperature.
+"""
 
 ARCHITECTURE = {
     "norm": "rmsnorm",
@@ -104,18 +110,19 @@ OPTIMIZER = {
 
 @dataclass(frozen=True)
 class Tier:
-    """A recipe for texts up to an amount.
+    """A recipe for texts up to a length.
 
     Attributes:
-        max_characters: the longest text that it is for.
-        n_head: heads, of `HEAD_DIM` channels each.
-        dropout: on embeddings and sublayer outputs.
-        max_steps: steps; a short text has fewer, see `EPOCH_FACTOR`.
-        tokens: tokens of a step.
-        weight_decay: of matrices and embeddings.
-        max_block_size: tokens of a sequence; a short text has fewer.
-        temperature: of the logits in training; below 1, targets further ahead help too.
-        num_evaluations: evaluations of a run: more where the best step comes early.
+        max_characters: length of the longest text for this recipe.
+        n_head: number of heads, of `HEAD_DIM` channels each.
+        dropout: dropout on embeddings and sublayer outputs.
+        max_steps: largest number of steps; a short text has fewer, see `EPOCH_FACTOR`.
+        tokens: number of tokens of a step.
+        weight_decay: weight decay of matrices and embeddings.
+        max_block_size: largest number of tokens of a sequence; a short text has fewer.
+        temperature: temperature of the logits in training; below 1, targets further ahead are
+            predicted too.
+        num_evaluations: evaluations of a run; more of them find a best step that comes early.
     """
 
     max_characters: float
@@ -142,9 +149,9 @@ TIERS = (
     Tier(3_000_000, 4, 4, 0.0, 1720, 3072, 0.2, 512, 0.9, 4),
     Tier(float("inf"), 6, 8, 0.0, 2000, 3072, 0.1, 256, 1.0, 4),
 )
-"""The fields of `Tier` in order, by the amount of text.
+"""The recipes for running text, sorted by the length of the text.
 
-The less text there is, the fewer tokens a step has, and the more regularization pays.
+A shorter text has fewer tokens in a step, and more regularization.
 """
 ITEM_TIERS = (
     Tier(4_000, 4, 2, 0.5, 100, 1024, 0.3, 256, 0.8, 8),
@@ -154,26 +161,27 @@ ITEM_TIERS = (
     Tier(500_000, 4, 4, 0.1, 1200, 1536, 0.3, 512, 0.85, 8),
     Tier(float("inf"), 4, 4, 0.0, 1720, 3072, 0.2, 512, 0.9, 4),
 )
-"""The same for lists and other items, which have less to learn beyond a few words."""
+"""The recipes for lists and other items, in which there is less to learn beyond a few words."""
 PAIR_DROPOUT = 0.1
 """Largest dropout of questions and answers: with 0.2, 935 of 1,000 sums are right, with 0.1 all."""
 MIN_ITEM_BLOCK = 64
-"""Shortest window of items: several short ones are packed into it."""
+"""Shortest window of items, into which several short items are packed."""
 
 
-def recipe_for(characters: int, shorter_split: int, distinct: int) -> dict[str, dict[str, Any]]:
-    """Return the sections of a configuration, without the path in `data`, for a text.
+def recipe_for(characters: int, shorter_split: int, num_distinct: int) -> dict[str, dict[str, Any]]:
+    """Return the sections of a configuration for a running text, without the path in `data`.
 
     Args:
-        characters: length of the text.
-        shorter_split: characters of its training or validation split, whichever has less.
-        distinct: how many of its characters differ; 0 if the tokens are not characters.
+        characters: number of characters of the text.
+        shorter_split: characters of its training or validation split, whichever is shorter.
+        num_distinct: number of its distinct characters, or 0 if the tokens are not characters.
     """
+    # The last tier has no limit, so that each text has one.
     tier = next(tier for tier in TIERS if characters <= tier.max_characters)
-    steps, dropout = _steps_and_dropout(tier, characters, distinct)
+    steps, dropout = _steps_and_dropout(tier, characters, num_distinct)
     block_size = _block_size(tier, shorter_split)
     sections = _build_sections(tier, steps, dropout, block_size)
-    # each window once an epoch: a text that is read a few times is read evenly
+    # An epoch reads each window once, so that a text that is read a few times is read evenly.
     sections["data"] = {"order": "shuffled"}
     if block_size == LENGTH_WARMUP_BLOCK:
         sections["train"]["length_warmup"] = LENGTH_WARMUP
@@ -183,10 +191,10 @@ def recipe_for(characters: int, shorter_split: int, distinct: int) -> dict[str, 
 
 
 def for_checkpoint(sections: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return a recipe for a run that begins with a checkpoint, by `train.init_from`.
+    """Return a recipe for a run that begins with the checkpoint of `train.init_from`.
 
-    The architecture is the checkpoint's. So is the window, on which the short sequences at the
-    beginning depend.
+    The checkpoint determines the architecture and the block size, so that both are left out, with
+    `length_warmup`, which depends on the block size.
     """
     kept = {name: dict(section) for name, section in sections.items()}
     kept["model"] = {key: value for key, value in kept["model"].items() if "dropout" in key}
@@ -197,23 +205,23 @@ def for_checkpoint(sections: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[
 def item_recipe_for(
     characters: int, shorter_split: int, longest_item: int
 ) -> dict[str, dict[str, Any]]:
-    """Return the sections of a configuration, without `data`, for a list or other items.
+    """Return the sections of a configuration for a list or other items, without `data`.
 
     Args:
-        characters: length of the text.
-        shorter_split: as for `recipe_for`.
-        longest_item: tokens of its longest item, with its end.
+        characters: number of characters of the text.
+        shorter_split: characters of its training or validation split, whichever is shorter.
+        longest_item: number of tokens of its longest item, including its end.
     """
-    # The last tier has no limit, so that there is one for every text.
+    # The last tier has no limit, so that each text has one.
     tier = next(tier for tier in ITEM_TIERS if characters <= tier.max_characters)
-    # an item that is longer than the largest window is cut into pieces
+    # An item that is longer than the largest window is cut into pieces.
     longest = min(longest_item, tier.max_block_size)
-    multiple = math.ceil(longest / BLOCK_MULTIPLE) * BLOCK_MULTIPLE
-    block_size = max(MIN_ITEM_BLOCK, multiple)
+    rounded_up = math.ceil(longest / BLOCK_MULTIPLE) * BLOCK_MULTIPLE
+    block_size = max(MIN_ITEM_BLOCK, rounded_up)
     sections = _build_sections(tier, tier.max_steps, tier.dropout, block_size)
     if shorter_split > MAX_EVAL_TOKENS:
         sections["train"]["eval_max_tokens"] = MAX_EVAL_TOKENS
-    # the model's own distribution: at lower temperatures more samples are items of the text
+    # At temperatures below 1, more samples would be copies of items of the text.
     sections["sample"] = {"temperature": 1.0, "max_new_tokens": block_size}
     return sections
 
@@ -230,7 +238,7 @@ def _build_sections(
         "block_size": block_size,
     }
     if dropout > 0:
-        # on embeddings and sublayer outputs only
+        # The tiers were measured with dropout on embeddings and sublayer outputs only.
         model |= {"dropout": dropout, "attention_dropout": 0.0}
     optim = {
         **OPTIMIZER,
@@ -241,7 +249,7 @@ def _build_sections(
     train: dict[str, Any] = {"batch_size": tier.tokens // block_size, "max_steps": steps}
     if tier.temperature < 1:
         train |= {"mtp_weights": MTP_WEIGHTS, "logit_temperature": tier.temperature}
-    # rounded up, so that the last evaluation is not one more than the tier has
+    # Rounded up, since rounding down could add an evaluation to those of the tier.
     train["eval_interval"] = math.ceil(steps / tier.num_evaluations)
     train["sample_tokens"] = SAMPLE_TOKENS
     return {
@@ -252,32 +260,37 @@ def _build_sections(
     }
 
 
-def _steps_and_dropout(tier: Tier, characters: int, distinct: int) -> tuple[int, float]:
-    """Return the steps that a text is worth, and the dropout that goes with them."""
+def _steps_and_dropout(tier: Tier, characters: int, num_distinct: int) -> tuple[int, float]:
+    """Return the number of steps for a text, and its dropout."""
     steps = tier.max_steps
     if characters <= MAX_CHARS_READ_IN_EPOCHS:
         tokens = EPOCH_FACTOR * characters**EPOCH_POWER
         steps = min(steps, round(tokens / tier.tokens))
-    if characters < MIN_MEAN_COUNT_OF_CHAR * distinct:
+    has_rare_chars = characters < MIN_MEAN_COUNT_OF_CHAR * num_distinct
+    if has_rare_chars:
         return steps // RARE_CHARS_STEP_DIVISOR, RARE_CHARS_DROPOUT
     return steps, tier.dropout
 
 
 def _block_size(tier: Tier, shorter_split: int) -> int:
-    """Return the tokens of a sequence; each split has to hold a window, which is one longer."""
-    fitting = shorter_split // BLOCK_MULTIPLE * BLOCK_MULTIPLE - BLOCK_MULTIPLE
-    return max(BLOCK_MULTIPLE, min(tier.max_block_size, fitting))
+    """Return the number of tokens of a sequence, for which the shorter split is long enough."""
+    # One multiple less, since a window has one token more than a sequence.
+    largest_fitting = shorter_split // BLOCK_MULTIPLE * BLOCK_MULTIPLE - BLOCK_MULTIPLE
+    return max(BLOCK_MULTIPLE, min(tier.max_block_size, largest_fitting))
 
 
 def fit_recipe(
     data: DataConfig, settings: Settings, report: Report
 ) -> tuple[dict[str, dict[str, Any]], Dataset]:
-    """Return the sections that fit a text, without the path in `data`, and the text as a dataset.
+    """Return the sections of a configuration that fit a text, and the text as a dataset.
+
+    The sections leave out the path in `data`.
 
     Raises:
         ConfigError: the text is too short to learn from.
     """
-    if "items" not in data.model_fields_set:  # what the user has not said is recognized
+    # Items are recognized only if the user has not set `data.items`.
+    if "items" not in data.model_fields_set:
         data = _with_items(data, settings, report)
     dataset = prepare(data, settings, report)
     _check_amount(data, dataset, report)
@@ -285,26 +298,26 @@ def fit_recipe(
         return _sections_for_items(data, dataset), dataset
     characters = _num_tokens(data, dataset)
     if data.val_path is not None:
-        # The tiers were fitted to texts of which a tenth validates, and here none does.
+        # The tiers are for lengths that include a validation split, which this text does not have.
         characters = round(characters / (1 - data.val_fraction))
     shorter_split = min(len(dataset.train), len(dataset.val))
     is_char = isinstance(dataset.tokenizer, CharTokenizer)
-    distinct = dataset.tokenizer.vocab_size if is_char else 0
-    sections = recipe_for(characters, shorter_split, distinct)
+    num_distinct = dataset.tokenizer.vocab_size if is_char else 0
+    sections = recipe_for(characters, shorter_split, num_distinct)
     if isinstance(data.path, tuple):
-        del sections["data"]["order"]  # several texts are read at random only
+        del sections["data"]["order"]  # several texts are always read in random order
     return sections, dataset
 
 
 def _num_tokens(data: DataConfig, dataset: Dataset) -> int:
-    """Return the tokens of a text, which validates itself unless it has a text for that."""
+    """Return the number of tokens of a text, including a validation split that is a part of it."""
     if data.val_path is not None:
         return len(dataset.train)
     return len(dataset.train) + len(dataset.val)
 
 
 def _check_amount(data: DataConfig, dataset: Dataset, report: Report) -> None:
-    """Raise ConfigError if there is too little text to learn from; report if there is little."""
+    """Raise ConfigError if a text is too short to learn from; warn if it is short."""
     length = _num_tokens(data, dataset)
     unit = unit_of(dataset)
     name = ", ".join(data.path) if isinstance(data.path, tuple) else data.path
@@ -321,7 +334,7 @@ def _check_amount(data: DataConfig, dataset: Dataset, report: Report) -> None:
 
 
 def _sections_for_items(data: DataConfig, dataset: Dataset) -> dict[str, dict[str, Any]]:
-    """Return the sections that fit a list, or questions and answers."""
+    """Return the sections that fit a list or other items, such as questions and answers."""
     assert dataset.items is not None
     spans = item_spans(dataset.train, dataset.items.end)  # (N, 2)
     longest_item = int(np.diff(spans, axis=1).max())
@@ -329,18 +342,18 @@ def _sections_for_items(data: DataConfig, dataset: Dataset) -> dict[str, dict[st
     sections = item_recipe_for(_num_tokens(data, dataset), shorter_split, longest_item)
     sections["data"] = {"items": data.items}
     if data.items == "pairs":
-        sections["sample"]["temperature"] = 0.0  # the most likely answer
+        sections["sample"]["temperature"] = 0.0  # the most likely answer is wanted
         dropout = sections["model"].get("dropout", 0.0)
         sections["model"]["dropout"] = min(PAIR_DROPOUT, dropout)
     return sections
 
 
 def _check_validation_text(name: str, dataset: Dataset, report: Report) -> None:
-    """Raise ConfigError if a validation text of your own is too short; report it if it is short."""
+    """Raise ConfigError if the text of `data.val_path` is too short; warn if it is short."""
     length = len(dataset.val)
     unit = unit_of(dataset)
     if length < MIN_VAL_CHARS:
-        # A window has to fit into the validation text: a short one would force a tiny block_size.
+        # A window has to fit into the validation text, which would make `block_size` tiny.
         raise ConfigError(
             f"{name} has {length:,} {unit}; validation needs at least {MIN_VAL_CHARS:,}"
         )
@@ -353,8 +366,8 @@ def _check_validation_text(name: str, dataset: Dataset, report: Report) -> None:
 
 def _with_items(data: DataConfig, settings: Settings, report: Report) -> DataConfig:
     """Return `data` with `items` set to what is recognized in the text."""
-    if isinstance(data.path, tuple):  # several texts, each of which is running text
-        return data
+    if isinstance(data.path, tuple):
+        return data  # several texts are always read as running text
     corpus = CorpusText(corpus_files(data, settings, report))
     kind = "none"
     if looks_like_pairs(corpus):
@@ -368,5 +381,5 @@ def _with_items(data: DataConfig, settings: Settings, report: Report) -> DataCon
 
 
 def unit_of(dataset: Dataset) -> str:
-    """Return what messages call the tokens of a dataset."""
+    """Return the name of the tokens of a dataset in messages."""
     return "characters" if isinstance(dataset.tokenizer, CharTokenizer) else "tokens"
