@@ -14,7 +14,7 @@ from gpt.system.errors import GenerationError
 
 
 class Batch:
-    """Sequences that are computed side by side: a step gives a token to each that has not ended.
+    """A batch of sequences; each step returns a chunk of every sequence that has not ended.
 
     Attributes:
         active: rows that have not ended.
@@ -22,7 +22,7 @@ class Batch:
     Args:
         prompts: token ids, at least one for each prompt.
         seeds: a seed for each prompt, instead of `params.seed`.
-        tokenizer: the one that the model was trained with; None if only token ids are wanted.
+        tokenizer: the tokenizer of the model; None if only token ids are wanted.
 
     Raises:
         GenerationError: a prompt is empty.
@@ -40,7 +40,7 @@ class Batch:
         for ids in prompts:
             check_ids(ids, runtime.model.vocab_size)
         self.active = list(range(len(prompts)))
-        # An engine's step may give several chunks to a row; those that are not shown yet wait here.
+        # A step of the engine may return several chunks of a row, but `step` returns one at a time.
         self._queues: list[deque[TextChunk]] = [deque() for _ in prompts]
         # All prompts run at once; an engine needs room for one sequence even without a prompt.
         self._engine = runtime.engine(tokenizer, max_sequences=max(1, len(prompts)))
@@ -49,7 +49,7 @@ class Batch:
             seeded = params.model_copy(update={"seed": seed})
             request = Request(list(ids), seeded, row=row)
             self._requests.append(request)
-            # A request for no tokens has ended with the only chunk that `add` returns.
+            # `add` returns a chunk only for a request for no tokens, which ends at once.
             for _, chunks in self._engine.add(request):
                 self._queues[row] += chunks
 
@@ -59,10 +59,10 @@ class Batch:
         Raises:
             GenerationError: the model's logits are not finite.
         """
-        # Every active row shows one chunk a call, so that the engine runs until each has one.
+        # A call returns one chunk of every active row, so the engine runs until each row has one.
         while not all(self._queues[row] for row in self.active):
-            for request, new in self._engine.step():
-                self._queues[request.row] += new
+            for request, new_chunks in self._engine.step():
+                self._queues[request.row] += new_chunks
         chunks = {row: self._queues[row].popleft() for row in self.active}
         ended = [row for row, chunk in chunks.items() if chunk.finish is not None]
         if ended:
@@ -82,7 +82,7 @@ class Batch:
 
 
 BATCH_SIZE = 64
-"""Most sequences computed side by side: more hardly raise the throughput, but need more memory."""
+"""Largest number of sequences in a batch: more need memory, and hardly raise the throughput."""
 
 
 class TextBatch(Batch):
@@ -94,8 +94,8 @@ class TextBatch(Batch):
 
     Raises:
         DataError: a prompt has characters outside the vocabulary.
-        GenerationError: a prompt is too long and `params` refuses that, or a seed is out of its
-            range; in an iteration: the logits are not finite.
+        GenerationError: a prompt is too long and `params.long_prompt` is refuse, a seed is out of
+            its range, or the logits are not finite, which is found in the iteration.
     """
 
     def __init__(
@@ -106,8 +106,8 @@ class TextBatch(Batch):
         params: SamplingParams,
         seeds: Sequence[int] | None = None,
     ) -> None:
-        # A model's vocabulary may be larger than the tokenizer's. Ids that only the model has have
-        # no text, and are not sampled.
+        # A model's vocabulary may be larger than the tokenizer's. The additional ids have no text,
+        # and are not sampled.
         params = params.limited_to(tokenizer.vocab_size)
         ids = encode_prompts(tokenizer, prompts, params, runtime.model.config.block_size)
         if seeds is None:
@@ -133,8 +133,9 @@ def sample_texts(
     A batch is computed when its first text is asked for.
     """
     for first in range(0, len(seeds), BATCH_SIZE):
-        part = seeds[first : first + BATCH_SIZE]
-        texts = [""] * len(part)
-        for chunk in TextBatch(runtime, tokenizer, [prompt] * len(part), params, part):
+        batch_seeds = seeds[first : first + BATCH_SIZE]
+        prompts = [prompt] * len(batch_seeds)
+        texts = [""] * len(batch_seeds)
+        for chunk in TextBatch(runtime, tokenizer, prompts, params, batch_seeds):
             texts[chunk.row] += chunk.text
         yield from texts

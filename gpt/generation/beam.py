@@ -87,7 +87,7 @@ def beam_search(
     such as the same text from different tokens, only the best counts.
 
     Args:
-        runner: not used before, with room for `beam` sequences.
+        runner: a runner that was not used before, with room for `beam` sequences.
         prompt: at least one id.
 
     Raises:
@@ -134,7 +134,7 @@ class _Search:
         self.live = [Live(sequence, 0.0)]
         self._prompt_length = len(sequence.tokens)
         self._options = options
-        self._finished: dict[Hashable, Hypothesis] = {}
+        self._finished: dict[Hashable, Hypothesis] = {}  # by their results
 
     def step(self, logprobs: Tensor) -> None:
         """Replace the live hypotheses by the best of their extensions.
@@ -144,13 +144,14 @@ class _Search:
         """
         parents = self.live
         self.live = []
-        kept = 0  # extensions, live or finished, that are not the same result once more
+        num_kept = 0  # without extensions whose result was found before
         for extension in _best_extensions(logprobs):
-            if self._keep(parents[extension.row].sequence, extension):
-                kept += 1
-            if kept == self._options.beam:
+            parent = parents[extension.row]
+            if self._keep(parent.sequence, extension):
+                num_kept += 1
+            if num_kept == self._options.beam:
                 break
-        # Parents let go of their blocks; those that extensions share stay in use.
+        # The blocks of the parents are released; blocks that extensions share stay in use.
         for parent in parents:
             parent.sequence.table.truncate(0)
         if len(self._finished) >= self._options.beam:
@@ -158,14 +159,15 @@ class _Search:
 
     def best(self) -> list[Hypothesis]:
         """Return the best of the finished and the live hypotheses, best first."""
-        found = list(self._finished.values())
+        hypotheses = list(self._finished.values())
         for sequence, logprob in self.live:
             tokens = sequence.tokens[self._prompt_length :]
-            found.append(self._hypothesis(tokens, logprob, finished=False))
-        return sorted(found, key=lambda hypothesis: -hypothesis.score)[: self._options.beam]
+            hypotheses.append(self._hypothesis(tokens, logprob, finished=False))
+        best_first = sorted(hypotheses, key=lambda hypothesis: -hypothesis.score)
+        return best_first[: self._options.beam]
 
     def _keep(self, parent: SequenceState, extension: Extension) -> bool:
-        """Keep an extension as live or finished; return False if its result was known already.
+        """Keep an extension as live or finished; return False if its result was found before.
 
         Several finished hypotheses may have the same result: different tokens can spell one text.
         """
@@ -182,14 +184,15 @@ class _Search:
         return known is None
 
     def _hypothesis(self, tokens: Sequence[int], logprob: float, finished: bool) -> Hypothesis:
-        # At least 1, since 0 has no negative power: without tokens the score is 0 in any case.
+        # At least 1, since 0 has no negative power. Without tokens `logprob` and the score are 0.
         length = max(len(tokens), 1)
         score = logprob * length**-self._options.length_penalty
         return Hypothesis(tuple(tokens), logprob, score, finished)
 
 
 def _extended(sequence: SequenceState, token: int) -> SequenceState:
-    """Return a copy of a sequence with one more token, which shares the blocks of the sequence."""
+    """Return a copy of a sequence with one more token; both share the blocks of the sequence."""
+    # A shallow copy also shares the random numbers, which a beam search does not use.
     extended = copy.copy(sequence)
     extended.tokens = list(sequence.tokens)
     extended.table = sequence.table.fork()
@@ -201,7 +204,7 @@ def _extension_logprobs(runner: Runner, live: Sequence[Live], ids: int | None) -
     """Return the log-probability of every hypothesis with every next token, (B, V) float64."""
     work = []
     for row, (sequence, _) in enumerate(live):
-        # Extensions of one parent have its row until here; each needs a row of its own.
+        # A sequence still has the row of its parent, but each needs a row of its own.
         sequence.row = row
         tokens = sequence.window()[sequence.num_cached :]
         copies = sequence.table.reserve(sequence.num_cached + len(tokens))
@@ -213,7 +216,7 @@ def _extension_logprobs(runner: Runner, live: Sequence[Live], ids: int | None) -
     # In float64, so that rounding decides no comparison of long sums.
     so_far = torch.tensor([each.logprob for each in live], dtype=torch.float64)  # (B,)
     logprobs = logits.to(widest_dtype(logits.device)).log_softmax(dim=-1).cpu()
-    return so_far.unsqueeze(1) + logprobs[:, :ids]
+    return so_far.unsqueeze(1) + logprobs[:, :ids]  # all ids if `ids` is None
 
 
 def _best_extensions(logprobs: Tensor) -> Iterator[Extension]:

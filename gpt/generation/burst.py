@@ -1,14 +1,11 @@
-"""How many tokens a call of the C++ decoder samples before it returns."""
+"""How many tokens a call of a runner samples before it returns."""
 
 MAX_STREAM_DELAY = 0.03
-"""How long a reader may wait for tokens that are sampled but not shown yet, in seconds.
-
-Three hundredths of a second are not noticed.
-"""
+"""Seconds that a sampled token may wait until it is shown: readers do not notice such a delay."""
 MAX_BURST = 64
 """Largest number of tokens in a call: a call itself costs little beside 64 tokens."""
 SHORTEST_TIME = 1e-9
-"""Seconds that stand for 0, which a coarse clock may measure: the time is divided by."""
+"""Least seconds of a call. A coarse clock may measure 0, by which nothing can be divided."""
 
 
 class Burst:
@@ -38,5 +35,5 @@ class Burst:
     def end(self, tokens: int, seconds: float) -> None:
         """Set the length of the next call by the time of one that sampled `tokens`."""
         per_token = max(seconds, SHORTEST_TIME) / tokens
-        in_time = int(MAX_STREAM_DELAY / per_token)
-        self.length = max(1, min(2 * self.length, MAX_BURST, in_time))
+        tokens_in_time = int(MAX_STREAM_DELAY / per_token)
+        self.length = max(1, min(2 * self.length, MAX_BURST, tokens_in_time))

@@ -23,20 +23,20 @@ def encode_conversation(
 
     Raises:
         DataError: the roles do not alternate, or a text has characters outside the vocabulary.
-        GenerationError: it does not end with a question, or the last question is too long, alone or
-            with the message of the system.
+        GenerationError: the conversation does not end with a question, or the last question is too
+            long, alone or with the message of the system.
     """
     if not messages or messages[-1].role != "user":
         raise GenerationError("the last message must be the user's, since it is the one to answer")
-    read = [Message(role, convert_newlines(text)) for role, text in messages]
+    normalized = [Message(role, convert_newlines(text)) for role, text in messages]
     # A turn is a message with the mark after it. The text of the system is taken off the first
     # question, since another question may become the first.
-    system = system_text(read)
-    turns = list(conversation_parts(read, "the messages"))
+    system = system_text(normalized)
+    turns = list(conversation_parts(normalized, "the messages"))
     turns[0] = turns[0].removeprefix(system)
 
-    begin = [] if params.begin_id is None else [params.begin_id]
-    num_before = len(begin) + len(encode_marked(tokenizer, system))
+    begin_ids = [] if params.begin_id is None else [params.begin_id]
+    num_before = len(begin_ids) + len(encode_marked(tokenizer, system))
     lengths = [len(encode_marked(tokenizer, turn)) for turn in turns]
     room = block_size - max(1, int(block_size * ANSWER_FRACTION))
     total = num_before + sum(lengths)
@@ -45,9 +45,10 @@ def encode_conversation(
         total -= lengths[oldest] + lengths[oldest + 1]  # a question and its answer
         oldest += 2
 
-    # As one text, since byte pairs may reach from the message of the system into the question.
-    ids = begin + encode_marked(tokenizer, system + "".join(turns[oldest:]))
-    # A last question that leaves less room than that is answered all the same.
+    # Both are encoded as one text, since byte pairs may reach from the message of the system into
+    # the question.
+    ids = begin_ids + encode_marked(tokenizer, system + "".join(turns[oldest:]))
+    # The last question may take the room that was kept free for its answer.
     if len(ids) <= block_size:
         return ids
     if num_before >= block_size:
@@ -55,7 +56,7 @@ def encode_conversation(
             f"the message of the system has {num_before:,} tokens, and leaves no room for a "
             f"question in the window of {block_size:,}; shorten it"
         )
-    beside = " with the message of the system" if system else ""
+    with_system = " with the message of the system" if system else ""
     raise GenerationError(
-        f"the question{beside} has {len(ids):,} tokens, more than the window of {block_size:,}"
+        f"the question{with_system} has {len(ids):,} tokens, more than the window of {block_size:,}"
     )

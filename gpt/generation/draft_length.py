@@ -8,14 +8,15 @@ LENGTHS = (0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
 A longer draft than 16 pays only where more than nine of ten tokens are accepted.
 """
 FIRST_LENGTHS = (4, 4, 0)
-"""Lengths of the first rounds, after which a draft that does not pay is hardly used any more.
+"""Lengths of the drafts of the first rounds, which time decoding with a draft and without.
 
-The first round takes longer, as the small model reads the text so far, and so is repeated.
+The first length is timed twice: the first round takes longer, since the small model then reads the
+text so far.
 """
 MAX_TRIAL_SHARE = 0.02
 """Share of the time that may go into trials of other lengths than the best one."""
 FORGETTING = 0.98
-"""What remains in each round of the weight of earlier ones, so that some 50 rounds count.
+"""Factor of the weight of earlier rounds in each round, so that about the last 50 rounds count.
 
 Text changes, and how well a draft guesses it changes with it.
 """
@@ -25,7 +26,7 @@ class Acceptance:
     """How often a token of a draft is accepted, measured over the last rounds."""
 
     def __init__(self) -> None:
-        # As if one token of two had been accepted, so that the first rounds do not decide alone.
+        # Begin as if one of two tokens was accepted, so that the first rounds do not decide alone.
         self._accepted = 1.0
         self._compared = 2.0
 
@@ -34,7 +35,7 @@ class Acceptance:
         return self._accepted / self._compared
 
     def record(self, accepted: int, compared: int) -> None:
-        """Take the result of a round; tokens after the first wrong one are not compared."""
+        """Add the result of a round; tokens after the first wrong one are not compared."""
         self._accepted = FORGETTING * self._accepted + accepted
         self._compared = FORGETTING * self._compared + compared
 
@@ -60,9 +61,9 @@ class DraftLength:
 
     def __init__(self, acceptance: Acceptance) -> None:
         self._acceptance = acceptance
-        self._first = list(reversed(FIRST_LENGTHS))
+        self._first_lengths = list(reversed(FIRST_LENGTHS))  # the next one is at the end
         self._round_seconds: dict[int, float] = {}
-        self._last_rounds: dict[int, int] = {}  # when each length was used last
+        self._last_rounds: dict[int, int] = {}  # the round that used each length last
         self._rounds = 0
         self._seconds = 0.0
         self._trial_seconds = 0.0
@@ -70,34 +71,38 @@ class DraftLength:
     def next(self) -> int:
         """Return the length of the next draft.
 
-        It is the same until a round is recorded: there may be no room for a draft.
+        The length stays the same until a round is recorded: a caller that has no room for the draft
+        records none.
         """
-        if self._first:
-            return self._first[-1]
+        if self._first_lengths:
+            return self._first_lengths[-1]
         best = self.best()
         if self._trial_seconds > MAX_TRIAL_SHARE * self._seconds:
             return best
-        # The one that was not tried for the longest time.
+        # Try the length that was not used for the longest time.
         return min(self._alternatives(best), key=lambda length: self._last_rounds.get(length, -1))
 
     def record(self, length: int, seconds: float, tokens: int = 1) -> None:
-        """Take the time of a round.
+        """Add the time of a round.
 
         Args:
             tokens: how many tokens the large model computed one after another, which may be several
                 only without a draft.
         """
-        if self._first:
-            self._first.pop()
+        if self._first_lengths:
+            self._first_lengths.pop()
         elif length != self.best():
             self._trial_seconds += seconds
         self._seconds += seconds
         self._rounds += 1
         self._last_rounds[length] = self._rounds
-        # A shorter time counts at once, and a longer one half: it may be due to another process.
+        # A shorter time counts fully. A longer one may be due to another process, and counts half.
         known = self._round_seconds.get(length, math.inf)
-        new = seconds / tokens
-        self._round_seconds[length] = new if new < known else (new + known) / 2
+        measured = seconds / tokens
+        if measured < known:
+            self._round_seconds[length] = measured
+        else:
+            self._round_seconds[length] = (measured + known) / 2
 
     def best(self) -> int:
         """Return the length with the least expected time per token, of those that were tried."""
@@ -107,7 +112,7 @@ class DraftLength:
         return self._round_seconds[length] / expected_tokens(length, self._acceptance.rate)
 
     def _alternatives(self, best: int) -> list[int]:
-        """Return the lengths next to the best one, and no draft or else the best draft."""
+        """Return the neighbors of the best length, and 0, or the best draft if 0 is the best."""
         index = LENGTHS.index(best)
         alternatives = set(LENGTHS[max(0, index - 1) : index + 2])
         if best == 0:

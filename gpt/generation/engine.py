@@ -14,7 +14,7 @@ from gpt.system.device import require_own_threads
 from gpt.system.errors import GenerationError
 
 FORK_HINT = "call torch.set_num_threads(1) in it before generating"
-"""What a forked process can do to generate: threads do not survive a fork."""
+"""What a forked process has to do before it generates, since it has no threads of its parent."""
 
 
 class EngineStats(NamedTuple):
@@ -41,7 +41,7 @@ class Engine:
 
     Args:
         tokenizer: None if only token ids are wanted.
-        max_sequences: how many sequences are computed at a time; others wait.
+        max_sequences: how many sequences are computed at a time; other requests wait.
         prefill_chunk: how many tokens of prompts a step computes at most; None means no limit.
     """
 
@@ -93,7 +93,7 @@ class Engine:
         return []
 
     def end(self, request: Request, finish: FinishReason) -> list[NewChunks]:
-        """End a request and return its last chunk; nothing if it has ended before."""
+        """End a request and return its last chunk; return no chunk if it has ended before."""
         sequence = self._sequences.pop(request, None)
         if sequence is None:
             return []
@@ -114,14 +114,14 @@ class Engine:
         if not work:
             return []
         sampled = self._runner.run(work)
-        new: list[NewChunks] = []
+        new_chunks: list[NewChunks] = []
         for item in work:
             # A part of a prompt is only stored, and nothing is sampled after it.
             tokens = sampled.get(item.sequence, [])
             self._scheduler.commit(item, tokens)
             if item.max_samples > 0:
-                new += self._append(item.sequence, tokens)
-        return new
+                new_chunks += self._append(item.sequence, tokens)
+        return new_chunks
 
     def _append(self, sequence: SequenceState, tokens: Sequence[SampledToken]) -> list[NewChunks]:
         """Add sampled tokens to a sequence, and return its new chunks.

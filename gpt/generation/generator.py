@@ -59,11 +59,11 @@ def stream(
     for the native engine, so that changed weights count.
 
     Args:
-        prompt: may be empty: it then starts after a line end.
-        runtime: from `build_runtime`, with the weights that the model had then. It spares many
+        prompt: the text to continue; after an empty one the text begins as after a line end.
+        runtime: from `build_runtime`, with the weights that the model had then. It spares later
             calls the copy of the weights. None means the fastest one available.
         draft: a smaller model with the same tokenizer, which guesses tokens, see `build_runtime`;
-            the text is the same. Not beside a `runtime`, which has its own.
+            the text is the same. A `runtime` has its own draft, and cannot be combined with one.
         params: fields of `SamplingParams`; NumPy's and torch's scalars, and one string as `stop`,
             are accepted too.
 
@@ -114,7 +114,7 @@ def generate(
     """
     if isinstance(prompts, str):
         return "".join(stream(model, tokenizer, prompts, runtime=runtime, draft=draft, **params))
-    # bytes are a sequence too, of numbers
+    # `bytes` is a sequence too, but of numbers.
     if not isinstance(prompts, Sequence) or isinstance(prompts, bytes):
         raise GenerationError(
             f"the prompt is a {type(prompts).__name__}, expected a text or a list of texts"
@@ -148,7 +148,7 @@ def sampling_params(given: Mapping[str, Any]) -> SamplingParams:
     NumPy's and torch's scalars, and one string as `stop`, are accepted too.
 
     Raises:
-        GenerationError: one is unknown or out of its range; the message has all problems.
+        GenerationError: a field is unknown or out of its range; the message lists all problems.
     """
     fields = {name: _plain(value) for name, value in given.items()}
     if isinstance(fields.get("stop"), str):

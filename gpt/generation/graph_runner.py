@@ -28,7 +28,7 @@ from gpt.system.device import to_device
 FIELDS_IN_GRAPH = NOT_SAMPLING_FIELDS | {"temperature", "top_k", "top_p", "min_p"}
 """Fields of `SamplingParams` that a graph samples by, or that are not about sampling.
 
-The others need the tokens so far, or the log-probabilities.
+Other fields need the tokens so far, or the log-probabilities.
 """
 NO_TOKEN = -1
 """Stands for a token whose logits are not finite, on the device."""
@@ -55,8 +55,8 @@ def why_no_graph(model: GPT) -> str | None:
     device = next(model.parameters()).device
     if device.type != "cuda":
         return f"it is for CUDA devices, and the model is on {device}"
-    other = uncovered(model.config, SHIPPED["model.mlp"]) or changed_module(model)
-    return None if other is None else f"it does not cover {other}"
+    not_covered = uncovered(model.config, SHIPPED["model.mlp"]) or changed_module(model)
+    return None if not_covered is None else f"it does not cover {not_covered}"
 
 
 class GraphRunner(TorchRunner):
@@ -78,13 +78,13 @@ class GraphRunner(TorchRunner):
         self._device = self._store.device
         slots = parts_of(sequences)[-1].slots.stop
         self._cache = StaticCache(model.config, slots, self._store)
-        self._contents: list[Contents] = []  # of the first slots
+        self._contents: list[Contents] = []  # of the occupied slots, which are the first ones
         # What graphs read and write, at addresses that stay the same.
         self._tokens = torch.zeros(slots, dtype=torch.int64, device=self._device)
         self._positions = torch.zeros_like(self._tokens)  # of these tokens
         self._uniforms = torch.zeros(MAX_BURST, slots, device=self._device, dtype=torch.float32)
         self._sampled = torch.zeros(MAX_BURST, slots, dtype=torch.int64, device=self._device)
-        self._step = torch.zeros(1, dtype=torch.int64, device=self._device)  # row of both
+        self._step = torch.zeros(1, dtype=torch.int64, device=self._device)  # row of the two above
         self._burst = Burst()
         self._call: Call = call_plainly
         if self._device.type == "cuda":
@@ -100,13 +100,13 @@ class GraphRunner(TorchRunner):
         decoding = [item for item in work if _decodes(item)]
         others = [item for item in work if not _decodes(item)]
         for item in decoding:
-            # Before anything is written: the block of another sequence may be the source.
+            # All blocks are copied before any is written: another sequence may write into a source.
             self._store.copy_blocks(item.copies)
         sampled: Sampled = {}
         max_steps = MAX_BURST
         if others:
             sampled |= super().run(others)
-            max_steps = 1  # whoever waits for the end of a prompt is not kept waiting
+            max_steps = 1  # more steps would delay the sequences whose prompts are computed
         if decoding:
             with eval_mode(self._model):
                 sampled |= self._decode(decoding, max_steps)
@@ -128,8 +128,8 @@ class GraphRunner(TorchRunner):
             sampled = sample_each(items, self._logits_of(sequences))
         self._burst.end(steps, time.perf_counter() - start)
         self._cache.copy_out([_stored(slot, each, steps) for slot, each in enumerate(sequences)])
-        # Each sampled token has stored one position, that of the token before it. Slots after these
-        # may hold padding.
+        # Sampling a token has stored the position of the token before it. Later slots may hold
+        # padding, and are not kept.
         self._contents = [
             Contents(each, each.start, each.num_cached + len(sampled[each])) for each in sequences
         ]
@@ -148,8 +148,8 @@ class GraphRunner(TorchRunner):
                 placed[slot] = contents
         kept = set(placed.values())
         missing = [contents for contents in wanted if contents not in kept]
-        free = [slot for slot in range(len(sequences)) if slot not in placed]
-        for slot, contents in zip(free, missing, strict=True):
+        free_slots = [slot for slot in range(len(sequences)) if slot not in placed]
+        for slot, contents in zip(free_slots, missing, strict=True):
             blocks = contents.sequence.table.blocks
             self._cache.copy_in(StoredRange(slot, blocks, 0, contents.length))
             placed[slot] = contents
@@ -166,7 +166,7 @@ class GraphRunner(TorchRunner):
             for _ in range(steps):
                 key = (part, first.sampled_by)
                 self._call(key, self._compute_and_sample, part, first.params)
-        # To read waits for the device.
+        # Reading the tokens back waits for the device.
         rows = self._sampled[:steps, : len(sequences)].t().tolist()
         return {sequence: _to_tokens(row) for sequence, row in zip(sequences, rows, strict=True)}
 
@@ -181,7 +181,7 @@ class GraphRunner(TorchRunner):
     def _hand_in(self, sequences: Sequence[SequenceState]) -> list[Part]:
         """Hand in the newest token of each sequence; return the parts to compute.
 
-        A batch is padded by token 0 at position 0, whose slot belongs to no sequence.
+        Slots that belong to no sequence are padded with token 0 at position 0.
         """
         parts = parts_of(len(sequences))
         padding = [0] * (parts[-1].slots.stop - len(sequences))

@@ -23,14 +23,14 @@ from gpt.native.decoding.weights import Weights
 from gpt.system.progress import Report
 
 PREFILL_TUNING_MIN_TOKENS = 16
-"""Tokens from which on the time per token hardly depends on their number, and can be compared."""
+"""From this number of tokens on the time per token is nearly constant, so steps can be compared."""
 FIRST_PREFILLS = 1
 FIRST_DECODES = 5
-"""Calls before other numbers of threads are tried: a prompt takes few calls, a text takes many."""
+"""Calls before other numbers of threads are tried. A prompt takes few calls, a text takes many."""
 SLOWER_SPLITS = 4
-"""How many times shorter a call is made that tries another split.
+"""Factor by which a call that tries another split is shortened.
 
-The other split may be slower by this factor: the call then takes no longer than usual.
+Even if the other split is slower by this factor, the call takes no longer than usual.
 """
 KNOWN_FIELDS = SAMPLING_FIELDS | NOT_SAMPLING_FIELDS | {"logprobs"}
 """Fields of `SamplingParams` that do not keep C++ from sampling, whatever their value."""
@@ -109,7 +109,7 @@ class NativeRunner(Runner):
     def run(self, work: Sequence[ScheduledWork]) -> Sampled:
         """Compute a step; sample several tokens where every sequence needs only its next one."""
         sampled_sequences = [item.sequence for item in work if item.max_samples > 0]
-        # A list, since each call reports why its sequence cannot be sampled; `all` would stop.
+        # A list, so that the reason of every sequence is reported: `all` stops at the first False.
         in_c = [self._can_sample(sequence) for sequence in sampled_sequences]
         if not all(in_c):
             return super().run(work)
@@ -139,9 +139,9 @@ class NativeRunner(Runner):
         return reason is None
 
     def _set_blocks(self, work: Sequence[ScheduledWork]) -> None:
-        """Copy blocks that are shared no more, then tell the decoder where sequences are stored.
+        """Copy blocks that are no longer shared, then tell the decoder where sequences are stored.
 
-        All copies are made before any sequence writes: its block may be the source of a copy.
+        All copies are made before any sequence writes, since it may write into a source.
         """
         for item in work:
             self._decoder.copy_blocks(item.copies)
@@ -163,8 +163,8 @@ class NativeRunner(Runner):
     def _step_tuner(self, num_tokens: int) -> ThreadTuner:
         """Return the tuner for steps of so many tokens.
 
-        One is enough for many tokens. Of few, as drafts have them, the time per token depends on
-        their number, so that each number has a tuner of its own.
+        All steps of many tokens share one tuner. In steps of few tokens, such as those of drafts,
+        the time per token depends on their number, so each number has a tuner of its own.
         """
         if num_tokens >= PREFILL_TUNING_MIN_TOKENS:
             return self._prefill_tuner
@@ -188,7 +188,7 @@ class NativeRunner(Runner):
         start = time.perf_counter()
         sampled = self._generate(work, steps, split)
         seconds = time.perf_counter() - start
-        # Fewer than `steps` if logits are not finite; at least 1, since it divides the time.
+        # Fewer than `steps` if logits are not finite; at least 1, since the time is divided by it.
         num_sampled = max(1, *map(len, sampled.values()))
         # The time of a trial of another split would give the burst a wrong length.
         if is_usual:
@@ -236,7 +236,7 @@ class NativeRunner(Runner):
             if error.step > 0:
                 # The steps before the error are good, and are taken again without the bad one.
                 return self._generate(work, error.step, split)
-            # A single step tells for each sequence whether its logits are finite.
+            # A single step shows which sequences have logits that are not finite.
             return self._step(work)
         sampled: Sampled = {}
         for row, sequence in enumerate(sequences):
@@ -260,7 +260,7 @@ class NativeRunner(Runner):
                 samples.append(sample_in_c(sampling, uniform, seen[-1], logits[-1]))
         tokens: list[int] = []
         for part in self._passes(work):
-            # As many samples as the earlier passes had are taken already.
+            # The earlier passes have used one sample for each of `tokens`.
             part_samples = samples[len(tokens) : len(tokens) + len(part.wanted)]
             tokens += self._decoder.step(part.batch, part.wanted, part_samples)
         sampled: Sampled = {}

@@ -64,7 +64,7 @@ class BlockPool:
         """Return a free block, referenced once.
 
         Raises:
-            OutOfBlocksError: there is none.
+            OutOfBlocksError: no block is free.
         """
         # Blocks without a key go first, so that those with one can be found for longer.
         if self._empty:
@@ -90,7 +90,7 @@ class BlockPool:
         if self._references[block] > 0:
             return
         if block in self._key_by_block:
-            # Its content stays, for a later sequence that begins with the same tokens. The dict is
+            # The content stays for a later sequence that begins with the same tokens. The dict is
             # an ordered set, whose values mean nothing.
             self._reusable[block] = None
         else:
@@ -103,7 +103,7 @@ class BlockPool:
     def remember(self, block: int, key: bytes) -> None:
         """Index a full block in use by its key, unless another block has the same key.
 
-        Two sequences may have computed the same tokens in one step: one of the blocks is enough.
+        Two sequences may have computed the same tokens in one step; one of the blocks is enough.
         """
         assert self._references[block] > 0
         if key not in self._block_by_key:
@@ -118,11 +118,11 @@ class BlockPool:
             del self._block_by_key[key]
 
     def find(self, key: bytes) -> int | None:
-        """Return the block of a key, and add a reference to it; None if there is none."""
+        """Return the block of a key, and add a reference to it; None if no block has it."""
         block = self._block_by_key.get(key)
         if block is not None:
             self._references[block] += 1
-            self._reusable.pop(block, None)  # it may have been free
+            self._reusable.pop(block, None)  # the block may have been free
         return block
 
 
@@ -146,14 +146,14 @@ class BlockTable:
     def match(self, tokens: Sequence[int]) -> None:
         """Append blocks of the pool that hold the sequence's next tokens.
 
-        The blocks that the sequence has must all be full.
+        The blocks that the sequence already has must all be full.
 
         Args:
             tokens: the whole sequence, which begins with the stored tokens.
         """
         size = self._pool.block_size
         assert len(self.tokens) == size * len(self.blocks)
-        # Only whole blocks can be found: the last one begins a block's size before the end.
+        # Only full blocks can be found, so the last start is one block before the end.
         for start in range(len(self.tokens), len(tokens) - size + 1, size):
             content = tokens[start : start + size]
             key = self.next_key(content)
@@ -170,7 +170,7 @@ class BlockTable:
         return block_key(parent, tokens)
 
     def fork(self) -> "BlockTable":
-        """Return a copy of the sequence, which shares all blocks that hold something."""
+        """Return a copy of the table that shares all blocks with stored positions."""
         copy = BlockTable(self._pool)
         copy.blocks = self.blocks[: self._blocks_for(len(self.tokens))]
         copy.tokens = list(self.tokens)
@@ -188,7 +188,7 @@ class BlockTable:
         Raises:
             OutOfBlocksError: there are not enough free blocks; nothing has changed.
         """
-        # Only the first block that is written can be shared: later ones are new or still empty.
+        # Only the first block to write can be shared: later blocks are new or still empty.
         first = len(self.tokens) // self._pool.block_size
         is_written = length > len(self.tokens) and first < len(self.blocks)
         is_shared = is_written and self._pool.is_shared(self.blocks[first])
@@ -219,10 +219,11 @@ class BlockTable:
         size = self._pool.block_size
         first = len(self.tokens) // size  # the first block that was written
         self.tokens += tokens
-        full = len(self.tokens) // size
+        num_full = len(self.tokens) // size
         assert self._blocks_for(len(self.tokens)) <= len(self.blocks)
-        for index in range(first, full):
-            key = self.next_key(self.tokens[index * size : (index + 1) * size])
+        for index in range(first, num_full):
+            content = self.tokens[index * size : (index + 1) * size]
+            key = self.next_key(content)
             self._keys.append(key)
             self._pool.remember(self.blocks[index], key)
 
@@ -230,7 +231,7 @@ class BlockTable:
         """Forget all but the first `length` positions, and release blocks that they do not need."""
         del self.tokens[length:]
         del self._keys[length // self._pool.block_size :]
-        # Only full blocks have keys, and a part of a block takes a whole one.
+        # Only full blocks have keys, so the keys are cut rounding down, but the blocks rounding up.
         kept = self._blocks_for(len(self.tokens))
         # Blocks are overwritten in the order of their release. The first ones of a sequence, which
         # most others share, are released last.

@@ -32,12 +32,12 @@ class PagedStore:
         self.block_size = block_size
         self.device = device
         shape = (config.n_layer, config.kv_heads, blocks * block_size, config.head_dim)
-        # Zeros, since what lies in memory may be NaN, which no mask of attention would remove.
+        # Zeros, since new memory may hold NaN, which no mask of attention would remove.
         self.keys = torch.zeros(shape, dtype=dtype, device=device)
         self.values = torch.zeros_like(self.keys)
 
     def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
-        """Copy blocks: the first of each pair becomes a copy of the second."""
+        """Copy blocks, given as pairs of a target and a source."""
         for target, source in copies:
             for memory in (self.keys, self.values):
                 # (L, K, blocks, block_size, D)
@@ -54,7 +54,8 @@ class PagedStore:
         if len(tables) == 1:
             num_used = -(-(stored[0] + new) // self.block_size)  # rounded up
             used = list(tables[0][:num_used])
-            are_neighbors = used == list(range(used[0], used[0] + len(used)))
+            neighbors = list(range(used[0], used[0] + num_used))
+            are_neighbors = used == neighbors
             if are_neighbors:
                 return ContiguousView(self, used[0], stored[0], new)
         return GatheredView(self, tables, stored, new)
@@ -64,14 +65,14 @@ class ContiguousView(Cache):
     """The cache of one sequence in neighboring blocks: keys and values are read where they lie.
 
     Args:
-        first_block: where the sequence begins.
+        first_block: the first block of the sequence.
         stored: number of its stored positions.
         new: number of positions to append.
     """
 
     def __init__(self, store: PagedStore, first_block: int, stored: int, new: int) -> None:
         self._store = store
-        # indices into the positions of the memory of a layer
+        # These are indices into the positions of a layer's memory.
         self._begin = first_block * store.block_size
         self._new = self._begin + stored
         self._end = self._new + new
@@ -95,7 +96,7 @@ class GatheredView(Cache):
     Args:
         tables: the blocks of each sequence, in order.
         stored: how many positions of each sequence are stored, (B,).
-        new: T, how many positions each sequence gets.
+        new: T, the number of positions to append to each sequence.
     """
 
     def __init__(
@@ -132,8 +133,8 @@ class GatheredView(Cache):
             # A query attends to the keys up to its own position.
             keys = torch.arange(self._longest, device=store.device)  # (S,)
             self._mask = keys <= self._positions[:, None, :, None]  # (B, 1, T, S)
-            # What the last query of a sequence does not see belongs to other sequences. It is
-            # overwritten by 0: a weight of 0 times a value that is not finite would be NaN.
+            # Keys that the last query of a sequence does not see belong to other sequences. They
+            # are replaced by 0: a weight of 0 times a value that is not finite would be NaN.
             self._hidden = ~self._mask[:, :, -1:].transpose(2, 3)  # (B, 1, S, 1)
 
     def positions(self, new: int) -> Tensor:

@@ -14,11 +14,11 @@ AUTO = "auto"
 MIN_BYTES_ON_GPU = 680_000_000
 """Bytes of weights from which on `auto` takes a CUDA device: 170M parameters in float32.
 
-Measured were models of up to 86M parameters (benchmarks/LOG.md, "CUDA, for the first time"). Of the
-largest one, 340 MB, 16 threads of a CPU wrote one text twice as fast as PyTorch's loop on an H200:
-304 and 148 tokens/s. The time of a CPU grows with the bytes that it reads, and that of the loop
-with the number of layers. So a model of twice the bytes should not be slower on a GPU. How much
-CUDA graphs gain has not been measured, and this number does not count on it.
+Models of up to 86M parameters were measured (benchmarks/LOG.md, "CUDA, for the first time"). With
+the largest one, 340 MB, 16 threads of a CPU wrote one text twice as fast as PyTorch's loop on an
+H200: 304 and 148 tokens/s. The time of a CPU grows with the bytes that it reads, and that of the
+loop with the number of layers. So a model of twice the bytes should not be slower on a GPU.
+How much CUDA graphs gain has not been measured, and this number does not count on it.
 """
 
 
@@ -38,7 +38,7 @@ def load_for_decoding(
     """
     if device != AUTO:
         return load_trained(path, runs, choose_device(device), weights)
-    # How large a model is shows when it is loaded.
+    # The size of a model is known only after it is loaded.
     loaded = load_trained(path, runs, torch.device("cpu"), weights)
     chosen = auto_device(loaded.model, options)
     if chosen.type != "cpu":
@@ -50,13 +50,14 @@ def load_for_decoding(
 def auto_device(model: GPT, options: DecodeOptions) -> torch.device:
     """Return the CUDA device for a large model, if there is one; else the CPU.
 
-    A backend that has only one of the two decides. Other GPUs were never measured.
+    A backend that runs on only one of the two decides. GPUs without CUDA were never measured, and
+    are not chosen.
     """
     if options.requires_native:
         return torch.device("cpu")
     tensors = [*model.parameters(), *model.buffers()]
     is_large = sum(tensor.nbytes for tensor in tensors) >= MIN_BYTES_ON_GPU
-    # The device comes last, since the question for it initializes CUDA.
+    # CUDA is asked for last, since that initializes it.
     if (is_large or options.backend == "graph") and torch.cuda.is_available():
         return choose_device("cuda")
     return torch.device("cpu")

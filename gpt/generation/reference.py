@@ -27,7 +27,7 @@ def reference_rows(
 ) -> Iterator[list[int]]:
     """Yield the next id for each seed, `max_new_tokens` times.
 
-    The rows have one length, so that they are a batch without a mask.
+    The sequences have one length, so that they form a batch without a mask.
 
     Raises:
         GenerationError: the logits are not finite.
@@ -60,7 +60,7 @@ def reference_texts(
     """Return a text for each seed that follows a prompt.
 
     Args:
-        poll: called after every token, so that a training reacts to signals while it samples.
+        poll: called after every token, so that a training run reacts to signals while it samples.
         prompt: token ids; None means the ids that an empty prompt stands for, such as a line end.
     """
     params = params.limited_to(tokenizer.vocab_size)
@@ -71,7 +71,7 @@ def reference_texts(
         for row, index in zip(rows, ids, strict=True):
             row.append(index)
         poll()
-    # Rows are sampled to the same length, so that what follows an end token is cut off here.
+    # All rows are sampled to the same length; the tokens after an end token are cut off here.
     texts = []
     for row in rows:
         before_end = takewhile(lambda index: index != params.end_id, row)

@@ -57,7 +57,7 @@ class TorchRunner(Runner):
     """Computes steps in PyTorch.
 
     Sequences that need one token form one batch, and each sequence that needs more is a batch by
-    itself, so that nothing is padded. The rest of the batch changes logits by rounding only.
+    itself, so that nothing is padded. Other sequences in a batch change logits by rounding only.
 
     Args:
         blocks: number of blocks in the cache.
@@ -78,7 +78,7 @@ class TorchRunner(Runner):
         with eval_mode(self._model):
             for batch in _batches(work):
                 logits = self._forward(batch)  # (B, T, V)
-                # Nothing is sampled from a part of a prompt, of which more is to be computed.
+                # Nothing is sampled after a part of a prompt that is not its last part.
                 num_sampled = batch[0].num_sampled
                 if num_sampled > 0:
                     sampled_items += batch
@@ -99,7 +99,7 @@ class TorchRunner(Runner):
 def _batches(work: Sequence[ScheduledWork]) -> list[list[ScheduledWork]]:
     """Divide the items of a step into batches of the same shape, so that nothing is padded.
 
-    Each item with a part of a prompt is a batch by itself: two of one length are rare.
+    Each item with a part of a prompt is a batch by itself, since two parts of one length are rare.
     """
     batches: list[list[ScheduledWork]] = []
     by_shape: dict[tuple[int, int], list[ScheduledWork]] = {}
@@ -116,7 +116,7 @@ class _Place(NamedTuple):
     """A place at which a token is sampled.
 
     Attributes:
-        row: of its logits.
+        row: index of the row of its logits.
         context: all tokens before it.
         uniform: the random number that decides the token.
     """
@@ -162,7 +162,7 @@ def sample_each(items: Sequence[ScheduledWork], logits: Tensor) -> Sampled:
 
 
 def _places(item: ScheduledWork, first_row: int) -> list[_Place]:
-    """Return the places after an item: after its newest token, and after each one of its draft."""
+    """Return the places of an item: after its newest token, and after each token of its draft."""
     uniforms = item.sequence.random.peek(item.num_sampled)
     places = []
     for index, uniform in enumerate(uniforms):
@@ -176,10 +176,10 @@ def _places(item: ScheduledWork, first_row: int) -> list[_Place]:
 def accept(sampled: Sequence[SampledToken | None], draft: Sequence[int]) -> Sequence[SampledToken]:
     """Return the sampled tokens that count: up to the first that differs from the draft.
 
-    A later token was sampled after a guess that turned out wrong.
+    The tokens after that one were sampled after a wrong guess.
 
     Args:
-        sampled: one more than tokens in the draft; None where the logits are not finite.
+        sampled: one token more than the draft has; None where the logits are not finite.
     """
     accepted: list[SampledToken] = []
     for index, token in enumerate(sampled):
@@ -188,5 +188,5 @@ def accept(sampled: Sequence[SampledToken | None], draft: Sequence[int]) -> Sequ
         accepted.append(token)
         if index < len(draft) and token.id != draft[index]:
             break
-    # Logits that are not finite after a good token are met again in the next step.
+    # If a good token comes before logits that are not finite, the next step fails on them.
     return accepted or NOT_FINITE

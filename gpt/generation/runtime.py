@@ -30,12 +30,12 @@ BACKENDS = ("auto", "eager", "native", "graph")
 """
 EAGER_ONLY = "fp16"
 NATIVE_ONLY = "int8"
-"""Types of keys and values that PyTorch alone has, with graphs or without, and the C++ engine."""
+"""Types of keys and values that only PyTorch has, with graphs or without, or only C++ has."""
 
 
 @dataclass(frozen=True)
 class DecodeOptions:
-    """How logits are computed; none of it changes what is sampled, up to rounding.
+    """How logits are computed; the options change sampled tokens only by rounding.
 
     Attributes:
         backend: one of `BACKENDS`.
@@ -48,8 +48,8 @@ class DecodeOptions:
     def __post_init__(self) -> None:
         _require_known("backend", self.backend, BACKENDS)
         _require_known("kv_dtype", self.kv_dtype, (*KV_DTYPES, NATIVE_ONLY))
-        missing = {"eager": NATIVE_ONLY, "graph": NATIVE_ONLY, "native": EAGER_ONLY}
-        if missing.get(self.backend) == self.kv_dtype:
+        unsupported_dtype = {"eager": NATIVE_ONLY, "graph": NATIVE_ONLY, "native": EAGER_ONLY}
+        if unsupported_dtype.get(self.backend) == self.kv_dtype:
             raise GenerationError(
                 f"the {self.backend} backend has no cache of {self.kv_dtype}; take another kv_dtype"
             )
@@ -72,7 +72,7 @@ class Runtime:
 
     Attributes:
         name: the backend, the types of weights and of the cache, and the device, for messages.
-        draft_experience: what was learned of the draft, if one was given.
+        draft_experience: how well drafts were accepted; unused without a draft.
 
     Args:
         native: what the C++ engine needs of the model; None if PyTorch computes it.
@@ -103,11 +103,11 @@ class Runtime:
         elif uses_graphs:
             facts = ["graph"]
         weights = weights_format(model)
-        if weights != "float32":  # the usual format is not worth a word in messages
+        if weights != "float32":  # the usual format is not named in messages
             facts.append(f"{weights} weights")
         facts.append(f"{kv_dtype} cache")
         device = next(model.parameters()).device
-        if device.type != "cpu":  # nor is the usual device
+        if device.type != "cpu":  # the usual device is not named either
             facts.append(str(device))
         self.name = ", ".join(facts)
 
@@ -150,8 +150,8 @@ class Runtime:
         target = self._own_runner(sequences, prefill_chunk, blocks)
         if self._draft is None:
             return target
-        # The small model has a full window for each sequence: its keys and values are small. It
-        # computes no prompts in parts, since it reads one only when its answer has begun.
+        # The draft gets blocks for full windows, since its keys and values are small. It computes
+        # prompts in one piece, since it reads a prompt only after the first token of its answer.
         draft = self._draft.runner(sequences)
         return SpeculativeRunner(target, draft, self.draft_experience)
 
@@ -200,38 +200,38 @@ def build_runtime(
         GenerationError: the draft has another number of token ids.
     """
     options = options or DecodeOptions()
-    small: Runtime | None = None
+    draft_runtime: Runtime | None = None
     if draft is not None:
         if draft.vocab_size != model.vocab_size:
             raise GenerationError(
                 f"the draft has {draft.vocab_size} token ids, the model {model.vocab_size}; "
                 "take a draft with the same tokenizer"
             )
-        small = build_runtime(draft, options, report)
+        draft_runtime = build_runtime(draft, options, report)
     hint = report or silent  # for lines that matter to those who asked for reports
     require_own_threads(torch.get_num_threads(), FORK_HINT)
     is_on_cuda = next(model.parameters()).device.type == "cuda"
     if options.backend == "graph" or (is_on_cuda and options.allows_graphs):
         reason = why_no_graph(model)
         if reason is None:
-            return graph_runtime(model, options.kv_dtype, small)
+            return graph_runtime(model, options.kv_dtype, draft_runtime)
         if options.backend == "graph":
             raise DeviceError(f"no graph backend: {reason}; take backend auto or eager")
         hint(f"no graph backend, which launches its kernels faster: {reason}")
     if not options.allows_native:
-        return Runtime(model, options.kv_dtype, draft=small)
+        return Runtime(model, options.kv_dtype, draft=draft_runtime)
     settings = read_settings()
     reason = why_not_native(model, settings, report or print_line)
     if reason is None:
         native = prepare_native(model, settings, report or print_line)
-        return Runtime(model, options.kv_dtype, native, hint, draft=small)
+        return Runtime(model, options.kv_dtype, native, hint, draft=draft_runtime)
     if options.requires_native:
         remedy = "another kv_dtype" if options.kv_dtype == NATIVE_ONLY else "backend auto or eager"
         raise DeviceError(f"no native backend: {reason}; take {remedy}")
-    # On a GPU PyTorch may be the faster one, so that nothing is missing there.
+    # On a GPU PyTorch may be faster than the native engine, so no hint is given there.
     if next(model.parameters()).device.type == "cpu":
         hint(f"no native backend, which is several times faster: {reason}")
-    return Runtime(model, options.kv_dtype, draft=small)
+    return Runtime(model, options.kv_dtype, draft=draft_runtime)
 
 
 def graph_runtime(model: GPT, kv_dtype: str, draft: Runtime | None = None) -> Runtime:
@@ -255,7 +255,7 @@ def in_bfloat16(model: GPT) -> GPT:
 def why_not_native(model: GPT, settings: Settings, report: Report) -> str | None:
     """Return why the C++ decoder cannot compute a model on this machine; None if it can.
 
-    The first time on a machine this compiles the decoder and tries it.
+    The first call on a machine compiles the decoder and tries it.
     """
     reason = unsupported_reason(model)
     if reason is not None:
@@ -269,7 +269,7 @@ def why_not_native(model: GPT, settings: Settings, report: Report) -> str | None
 
 
 def prepare_native(model: GPT, settings: Settings, report: Report) -> NativeModel:
-    """Copy the weights of a model for the C++ decoder; `why_not_native` has returned None."""
+    """Copy the weights of a model for the C++ decoder, after `why_not_native` has returned None."""
     library, processor = load_decoder(settings, report)
     with announce_if_slow(report, "copying the weights for the native engine"):
         weights = lay_out_weights(model, processor)

@@ -27,10 +27,10 @@ def next_token_probabilities(
 
     Args:
         sequences: the tokens of each sequence so far, which penalties and `logit_bias` need; logits
-            must be (B, V) if there are any of these.
+            must be (B, V) if any of these is set.
     """
     if logits.device.type == "cuda" and torch.are_deterministic_algorithms_enabled():
-        # CUDA then refuses cumulative sums, which top-p and `sample` are made of.
+        # CUDA then refuses cumulative sums, which top-p and `sample` compute.
         logits = logits.cpu()
     if params.repetition_penalty != 1.0:
         logits = repetition_penalty(logits, sequences, params.repetition_penalty)
@@ -39,7 +39,7 @@ def next_token_probabilities(
     logits = limit_ids(logits, params.ids)
     if params.temperature == 0:
         most_likely = logits == logits.amax(dim=-1, keepdim=True)
-        # Among equals only the first has counted no other before it.
+        # The cumulative count is 1 only at the first of several equals.
         first = most_likely & (most_likely.cumsum(dim=-1) == 1)
         return first.to(logits.dtype)
     # The largest logit becomes 0, so that division by a small temperature cannot make it infinite.
@@ -63,11 +63,11 @@ def limit_ids(logits: Tensor, ids: int | None) -> Tensor:
 def repetition_penalty(
     logits: Tensor, sequences: Sequence[Sequence[int]], penalty: float
 ) -> Tensor:
-    """Make tokens less likely that a sequence has already.
+    """Make tokens that a sequence already has less likely.
 
     Their logits l > 0 become l / penalty, others l * penalty (Keskar et al. 2019, 1909.05858,
-    section 4.1, with the sign rule of its later implementations). What is finite stays finite,
-    however small or large the penalty.
+    section 4.1, with the sign rule of its later implementations). Finite logits stay finite,
+    however small or large the penalty is.
     """
     seen = torch.zeros(logits.shape, dtype=torch.bool)  # (B, V), on the CPU
     for row, sequence in zip(seen, sequences, strict=True):
@@ -102,7 +102,7 @@ def sample(probabilities: Tensor, uniform: Tensor) -> Tensor:
     One number decides a row, so that a sequence depends on its own generator only. Probabilities
     (B, V) and uniforms (B,) float32 in [0, 1) give (B,) int64, never a token of probability 0.
     """
-    # In the widest type, so that rounding of the sums moves no border between two tokens.
+    # The widest type keeps rounding from moving the border between two tokens.
     cumulative = probabilities.to(widest_dtype(probabilities.device)).cumsum(dim=-1)  # (B, V)
     # The last sum may differ from 1 by rounding: uniforms are scaled to it, and are (B, 1) then.
     target = uniform.to(cumulative, non_blocking=True).unsqueeze(-1) * cumulative[..., -1:]

@@ -14,8 +14,9 @@ from gpt.generation.tokens import SampledToken
 TIME_SLICE_TOKENS = 64
 """Tokens after which a sequence may lose its place to another one.
 
-They fill a block, and full blocks are found again if their memory was not needed, so that little is
-computed twice."""
+They fill a block. Full blocks are found again unless their memory was needed, so that little is
+computed twice.
+"""
 
 
 class Scheduler:
@@ -65,7 +66,8 @@ class Scheduler:
         """Return what the next step computes, with blocks reserved for it.
 
         Args:
-            max_samples: how many tokens the step may sample after each sequence while nobody waits.
+            max_samples: how many tokens the step may sample after each sequence while no sequence
+                waits.
         """
         self._step += 1
         self._admit()
@@ -73,8 +75,8 @@ class Scheduler:
             max_samples = 1  # the place of a sequence may be needed after any token
         counts = self._prefer_new(self._count_tokens())
         work = []
-        # From oldest to newest: if blocks run out, the newest sequences are preempted, which have
-        # no work planned yet. A copy of the list, since preemption changes it.
+        # Sequences are planned from oldest to newest: if blocks run out, the newest ones are
+        # preempted, which have no work yet. The list is copied, since preemption changes it.
         for sequence in list(self.running):
             count = counts.get(sequence, 0)
             if count == 0:
@@ -86,9 +88,9 @@ class Scheduler:
         return work
 
     def commit(self, item: ScheduledWork, sampled: Sequence[SampledToken]) -> None:
-        """Mark the tokens of a step as stored, and those sampled after them but for the newest.
+        """Mark the tokens of a step as stored, and the sampled ones except the newest.
 
-        The newest one has not been through the model yet.
+        The newest token has not been through the model yet.
         """
         sampled_ids = [token.id for token in sampled[:-1]]
         item.sequence.table.append([*item.tokens, *sampled_ids])
@@ -101,13 +103,13 @@ class Scheduler:
             sequence = self.waiting[0]
             if not self._free_rows and not self._rotate_out(sequence):
                 return
-            # Blocks that are found need not be free, so they are looked up before counting.
+            # Blocks to share are looked up first, since they are not among the missing ones.
             reused = self._match(sequence)
             # Free blocks that running sequences will need for the rest of their windows are not
             # given away, or those sequences would be preempted soon.
             promised = sum(self._missing_blocks(other) for other in self.running)
             if self._missing_blocks(sequence) > self._pool.free - promised:
-                sequence.table.truncate(0)  # it gives the blocks that were found back
+                sequence.table.truncate(0)  # release the blocks that were found
                 return
             self.waiting.popleft()
             sequence.row = self._free_rows.pop()
@@ -120,8 +122,8 @@ class Scheduler:
         """Free a place for a waiting sequence; return whether that was possible.
 
         The sequence that has sampled most tokens in its place leaves it, and joins the end of the
-        queue. That needs its time slice to be over, and the waiting sequence to be due. A new
-        sequence is due at once, since its reader has seen nothing yet.
+        queue, if its time slice is over and the waiting sequence is due. A new sequence is due at
+        once, since its reader has seen nothing yet.
         """
         longest = max(self.running, key=_tokens_in_place)
         is_over = _tokens_in_place(longest) >= TIME_SLICE_TOKENS
@@ -136,12 +138,12 @@ class Scheduler:
     def _count_tokens(self) -> dict[SequenceState, int]:
         """Return how many tokens of each running sequence to compute.
 
-        Sequences that need one token get it. The others share the budget for prompts, longest wait
-        first. What two of them have in common is computed for one of them, and the other waits.
+        Sequences that need one token get it. The others share the budget for prompts, and the one
+        that has waited longest comes first. Blocks that two sequences have in common are computed
+        for one of them, while the other waits.
         """
         counts: dict[SequenceState, int] = {}
         plan = _PrefillPlan(self._prefill_chunk)
-        # Sequences that have waited longest come first to the budget.
         for sequence in sorted(self.running, key=lambda each: each.waiting_since):
             if sequence.num_uncached > 1:
                 # Another sequence may have computed some of it in an earlier step.
@@ -153,10 +155,10 @@ class Scheduler:
         return counts | plan.counts
 
     def _prefer_new(self, counts: dict[SequenceState, int]) -> dict[SequenceState, int]:
-        """In every other step keep only the sequences that it gives their first token, if any.
+        """Return the counts of only the sequences that get their first token, in every other step.
 
-        Alone, the end of a prompt takes less time than with the whole batch, so that a new request
-        is answered sooner. The others never miss two steps in a row.
+        A step is shorter without the other sequences, so that a new request is answered sooner. The
+        others never miss two steps in a row. Without a first token, all counts are returned.
         """
         first_tokens = {
             sequence: count
@@ -169,15 +171,15 @@ class Scheduler:
     def _match(self, sequence: SequenceState) -> int:
         """Share blocks that hold the next tokens of a sequence; return the number of tokens found.
 
-        They are those of a running sequence with the same window, or full ones of the pool. The
-        last token is computed in any case, since its logits are needed.
+        The blocks are those of a running sequence with the same window, or full ones of the pool.
+        The last token is computed in any case, since its logits are needed.
         """
         window = sequence.window()[:-1]
         before = sequence.num_cached
         twin = next((other for other in self.running if other.table.tokens == window), None)
         if twin is not None:
-            # All blocks of the twin are shared, even the last one, which is not full yet. Whoever
-            # writes into that one first gets a copy.
+            # All blocks of the twin are shared, even the last one, which is not full yet. The
+            # sequence that first writes into it gets a copy.
             sequence.table.truncate(0)
             sequence.table = twin.table.fork()
         elif before % self._pool.block_size == 0:
@@ -203,7 +205,7 @@ class Scheduler:
         blocks = -(-len(sequence.window()) // self._pool.block_size)  # rounded up
         missing = blocks - len(sequence.table.blocks)
         if self._shares_last_block(sequence):
-            missing += 1  # it is copied before it is written
+            missing += 1  # a shared block is copied before it is written
         return missing
 
     def _shares_last_block(self, sequence: SequenceState) -> bool:
@@ -266,7 +268,8 @@ class _PrefillPlan:
         """Plan as many tokens of a sequence as the budget allows, or let it wait for another one.
 
         Args:
-            block: the key of the block that it computes next; None if nobody can share that.
+            block: the key of the block that it computes next; None if no other
+                sequence can share that block.
         """
         first = self._first_with.setdefault(tuple(sequence.window()), sequence)
         if first is not sequence:

@@ -13,7 +13,9 @@ from gpt.system.errors import GenerationError
 
 FinishReason = Literal["length", "stop", "end", "window", "cancelled", "error"]
 """Why a sequence ended: `max_new_tokens`, a stop string, the end token, or the edge of the window.
-A request can also be cancelled, or fail."""
+
+A request can also be cancelled, or fail.
+"""
 
 
 class TextChunk(NamedTuple):
@@ -22,7 +24,7 @@ class TextChunk(NamedTuple):
     Attributes:
         row: index of the prompt in the batch.
         text: what may be shown now; empty while it may be the beginning of a stop string.
-        token: the sampled token; None where there is none, as with `max_new_tokens` 0.
+        token: the sampled token; None if no token was sampled, as with `max_new_tokens` 0.
         finish: why the sequence ends with this chunk; None before its end.
     """
 
@@ -50,7 +52,7 @@ class Request:
 
     Attributes:
         on_chunks: called with the new chunks of each step. If it is None, whoever drives the engine
-            gets them as the result of its steps.
+            gets the chunks as the result of its steps.
         row: the index of the prompt in a batch, which its chunks name.
         error: why the request failed; set before its last chunk, which has finish "error".
     """
@@ -146,7 +148,7 @@ class SequenceState:
             chunks.append(chunk)
             if chunk.finish is not None:
                 break
-        # One number decides one token: those of dropped tokens are not used up.
+        # One number decides one token; the numbers of dropped tokens are not used up.
         self.random.advance(len(chunks))
         if len(self.tokens) - self.start > self._window.size:
             self._move_window()
@@ -159,7 +161,7 @@ class SequenceState:
         self._move_window()
 
     def replace_end(self, begin: int, ids: Sequence[int]) -> None:
-        """Replace the tokens from index `begin` on, and forget what is stored of them."""
+        """Replace the tokens from index `begin` on, and forget their keys and values."""
         self.tokens[begin:] = ids
         self.table.truncate(max(0, begin - self.start))
         self._move_window()
@@ -167,7 +169,7 @@ class SequenceState:
     def end(self, finish: FinishReason) -> TextChunk:
         """Return the last chunk of a sequence that ends without a new token.
 
-        Its text is what was held back as the possible beginning of a stop string.
+        Its text is the one that was held back as the possible beginning of a stop string.
         """
         return TextChunk(self.request.row, self._flush(), None, finish)
 
@@ -200,7 +202,7 @@ class SequenceState:
         return self._text.flush()
 
     def _move_window(self) -> None:
-        """Move the window to where it belongs; forget what is stored if that is elsewhere.
+        """Set where the window begins; if that has changed, forget all keys and values.
 
         Positions are counted from the beginning of the window, so every key and value changes.
         """
@@ -216,7 +218,7 @@ class ScheduledWork(NamedTuple):
     Attributes:
         tokens: the next tokens of its window that are not stored.
         max_samples: how many tokens may be sampled after these; blocks are reserved for them. It is
-            0 where more of the window has to be computed first.
+            0 where more of the window has to be computed before.
         copies: blocks to copy before any is written: pairs of a target and a source.
         draft: guesses at the tokens that follow `tokens`, fewer than `max_samples`. They go through
             the model in the same step, and a token is sampled after each of them too.
@@ -235,7 +237,7 @@ class ScheduledWork(NamedTuple):
 
     @property
     def num_sampled(self) -> int:
-        """Return after how many of the last input ids a token is sampled."""
+        """Return the number of tokens to sample, each after one of the last input ids."""
         if self.max_samples == 0:
             return 0
         return 1 + len(self.draft)

@@ -1,7 +1,7 @@
 """Speculative decoding: a small model drafts tokens, and the large one checks them in one pass.
 
 A pass of a large model takes about as long for five tokens as for one, since it waits for the
-weights. So a draft that is often right makes it several times faster (Leviathan et al. 2023,
+weights. So a draft that is often right makes decoding several times faster (Leviathan et al. 2023,
 2211.17192).
 
 The draft samples each token by the same random number by which the large model samples its own
@@ -28,7 +28,7 @@ ENDLESS = 2**62
 
 @dataclass
 class Experience:
-    """What was learned of the drafts for a model, by all runners of its runtime.
+    """Statistics of the drafts for a model, shared by all runners of its runtime.
 
     Attributes:
         passes: number of passes in which the target checked drafts, counted for each sequence.
@@ -65,7 +65,7 @@ class SpeculativeRunner(Runner):
     Args:
         target: computes what is sampled.
         draft: of a model with the same token ids, with room for as many sequences.
-        experience: of earlier runners with the same models, which this one adds to.
+        experience: the statistics of earlier runners with the same models, to which this one adds.
     """
 
     def __init__(self, target: Runner, draft: Runner, experience: Experience) -> None:
@@ -88,7 +88,7 @@ class SpeculativeRunner(Runner):
             return self._target.run(work)
         lengths = self._lengths(len(work))
         length = lengths.next()
-        # The last tokens before a window moves, or a text ends, are too few for the whole draft.
+        # Shortly before a window moves, or a text ends, there is no room for the whole draft.
         if length >= min(item.max_samples for item in work):
             return self._target.run(work)
         start = time.perf_counter()
@@ -104,11 +104,11 @@ class SpeculativeRunner(Runner):
         return sampled
 
     def _lengths(self, sequences: int) -> DraftLength:
-        known = self._experience.lengths.get(sequences)
-        if known is None:
-            known = DraftLength(self._experience.acceptance)
-            self._experience.lengths[sequences] = known
-        return known
+        lengths = self._experience.lengths.get(sequences)
+        if lengths is None:
+            lengths = DraftLength(self._experience.acceptance)
+            self._experience.lengths[sequences] = lengths
+        return lengths
 
     def _drafted(self, work: Sequence[ScheduledWork], length: int) -> list[ScheduledWork]:
         """Return the items with drafts of `length` tokens, or fewer where a draft ends."""
@@ -170,7 +170,8 @@ class _Draft:
         request = Request(list(target.tokens), params)
         self._sequence = SequenceState(request, None, runner.block_size, runner.pool)
         self._sequence.row = target.row
-        self._num_known = len(target.tokens)  # tokens that were the target's in the last round
+        # The number of tokens that the target had in the last round.
+        self._num_known = len(target.tokens)
         self._num_wanted = 0
 
     @property
@@ -181,16 +182,16 @@ class _Draft:
     def begin(self, length: int) -> None:
         """Begin a draft of `length` tokens after the newest token of the target."""
         # Guesses of the last round that turned out right are stored already, and stay.
-        agreed = self._num_known
-        for own, true in zip(
-            self._sequence.tokens[agreed:], self.target.tokens[agreed:], strict=False
-        ):
-            if own != true:
+        num_agreed = self._num_known
+        guesses = self._sequence.tokens[num_agreed:]
+        new_tokens = self.target.tokens[num_agreed:]
+        for guess, token in zip(guesses, new_tokens, strict=False):
+            if guess != token:
                 break
-            agreed += 1
-        self._sequence.replace_end(agreed, self.target.tokens[agreed:])
+            num_agreed += 1
+        self._sequence.replace_end(num_agreed, self.target.tokens[num_agreed:])
         self._num_known = len(self.target.tokens)
-        # The numbers by which the target will sample the same tokens.
+        # The draft samples by the numbers by which the target will sample the same tokens.
         self._sequence.random = KnownNumbers(self.target.random.peek(length))
         self.tokens = []
         self._num_wanted = length
@@ -203,20 +204,21 @@ class _Draft:
         max_samples = 1
         if len(tokens) == 1:
             max_samples = min(self.num_missing, sequence.tokens_before_slide)
-        # Every sampled token but the last is stored too.
+        # Every sampled token except the last is stored too.
         length = sequence.num_cached + len(tokens) + max_samples - 1
         copies = sequence.table.reserve(length)
         return ScheduledWork(sequence, tokens, max_samples, copies)
 
     def take(self, step: ScheduledWork, sampled: list[int]) -> None:
-        """Take the tokens that were sampled in a step; none where its logits are not finite."""
+        """Add the tokens that were sampled in a step: none if its logits are not finite."""
         self._sequence.table.append([*step.tokens, *sampled[:-1]])
         self._sequence.extend(sampled)
         self.tokens += sampled
+        # Without a token, or after the end token, the draft ends early.
         is_over = not sampled or sampled[-1] == self.target.params.end_id
         if is_over:
             self._num_wanted = len(self.tokens)
 
     def release(self) -> None:
-        """Give the memory of the keys and values back."""
+        """Release the blocks of the keys and values."""
         self._sequence.table.truncate(0)

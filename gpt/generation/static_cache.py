@@ -1,7 +1,8 @@
 """Keys and values at fixed addresses: a slot for each sequence of a batch, a whole window long.
 
-A CUDA graph reads and writes the memory that it was captured with. The blocks of a sequence change,
-so that its keys and values are copied here while it decodes (`gpt.generation.graph_runner`).
+A CUDA graph reads and writes the memory that it was captured with, but the blocks of a sequence
+change. So the keys and values of a sequence are copied here while it decodes
+(`gpt.generation.graph_runner`).
 """
 
 import math
@@ -68,14 +69,14 @@ class StaticCache:
     def __init__(self, config: ModelConfig, slots: int, store: PagedStore) -> None:
         shape = (config.n_layer, slots, config.kv_heads, config.block_size, config.head_dim)
         self._store = store
-        # Zeros, since what lies in memory may be NaN, which no mask of attention would remove.
+        # Zeros, since new memory may hold NaN, which no mask of attention would remove.
         self.keys = torch.zeros(shape, dtype=store.keys.dtype, device=store.device)
         self.values = torch.zeros_like(self.keys)
 
     def copy_in(self, stored: StoredRange) -> None:
         """Copy the positions of a sequence from its blocks into its slot, and clear the rest.
 
-        What another sequence has left in the slot may be NaN.
+        The rest may hold NaN of another sequence, which no mask of attention would remove.
         """
         index = to_device(torch.tensor(self._places(stored), dtype=torch.int64), self._store.device)
         sources = (self._store.keys, self._store.values)
@@ -87,7 +88,7 @@ class StaticCache:
     def copy_out(self, ranges: Sequence[StoredRange]) -> None:
         """Copy positions of sequences from their slots into their blocks.
 
-        Others may share the blocks, or find them again later.
+        Other sequences may share the blocks, or find them again later.
         """
         slots: list[int] = []
         positions: list[int] = []
@@ -96,7 +97,7 @@ class StaticCache:
             slots += [stored.slot] * (stored.end - stored.begin)
             positions += range(stored.begin, stored.end)
             places += self._places(stored)
-        # One copy to the device for all three.
+        # All three go to the device in one copy.
         indices = to_device(torch.tensor([slots, positions, places]), self._store.device)
         slot, position, place = indices.unbind()  # (N,) each
         targets = (self._store.keys, self._store.values)
@@ -110,7 +111,8 @@ class StaticCache:
         places = []
         for position in range(stored.begin, stored.end):
             index, offset = divmod(position, size)
-            places.append(stored.blocks[index] * size + offset)
+            first_place = stored.blocks[index] * size  # of the block
+            places.append(first_place + offset)
         return places
 
 
@@ -129,8 +131,8 @@ class StaticView(Cache):
         self._values = cache.values[:, part.slots]
         self._positions = positions.unsqueeze(1)  # (B, 1)
         _, batch, heads, window, head_dim = self._keys.shape
-        # A query attends to the keys up to its own position. The mask is added to the scores: a
-        # boolean one would be converted in each layer.
+        # A query attends to the keys up to its own position. The mask holds numbers to add to the
+        # scores, since each layer would convert a boolean mask again.
         is_hidden = torch.arange(window, device=positions.device) > self._positions  # (B, S)
         mask = torch.zeros(is_hidden.shape, dtype=dtype, device=positions.device)
         self._mask = mask.masked_fill(is_hidden, -math.inf)[:, None, None]  # (B, 1, 1, S)

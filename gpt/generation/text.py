@@ -52,7 +52,7 @@ def encode_prompt(
     Raises:
         GenerationError: the prompt is no text, or it is too long and `params.long_prompt` is
             refuse.
-        UnknownCharactersError: it has characters outside the vocabulary.
+        UnknownCharactersError: the prompt has characters outside the vocabulary.
     """
     if not isinstance(prompt, str):
         raise GenerationError(f"the prompt is a {type(prompt).__name__}, expected a text")
@@ -75,7 +75,7 @@ def encode_prompts(
         except (DataError, GenerationError) as error:
             if len(prompts) == 1:
                 raise
-            # Of the same class, since callers tell the causes apart by it.
+            # The error keeps its class, by which callers tell the causes apart.
             raise type(error)(f"prompt {number} of {len(prompts)}: {error}") from None
     return encoded
 
@@ -86,7 +86,7 @@ def fit_prompt(
     """Return the ids of a prompt that a model reads: at least one, at most `block_size`.
 
     Raises:
-        GenerationError: the prompt is longer, and `params` refuses that.
+        GenerationError: the prompt is longer, and `params.long_prompt` is refuse.
     """
     # A model predicts only after at least one token.
     if not ids:
@@ -112,7 +112,7 @@ def check_ids(ids: Iterable[int], vocab_size: int) -> None:
 
 
 def _first_ids(tokenizer: Tokenizer) -> list[int]:
-    """Return what an empty prompt starts from."""
+    """Return the ids that stand for an empty prompt."""
     try:
         ids = tokenizer.encode(FIRST_TEXT)
     except DataError:
@@ -125,7 +125,7 @@ def _first_ids(tokenizer: Tokenizer) -> list[int]:
 class TextStream:
     """Detokenizes ids as they come, until a stop string is reached.
 
-    Text that could be the beginning of a stop string is held back until it is clear that it is not.
+    Text that could begin a stop string is held back until later text shows that it does not.
 
     Attributes:
         stopped: whether a stop string was reached; nothing may be fed then.
@@ -151,7 +151,7 @@ class TextStream:
         return self._release(self._decode(index))
 
     def flush(self) -> str:
-        """Return what was held back: no more ids will come."""
+        """Return the text that was held back, after the last id."""
         if self.stopped:
             return ""
         shown = self._release(self._detokenizer.flush())
@@ -163,7 +163,7 @@ class TextStream:
         return shown
 
     def _decode(self, index: int) -> str:
-        """Return the text that an id completes; an id that no tokenizer has shows as `UNKNOWN`."""
+        """Return the text that an id completes; an id that the tokenizer lacks as `UNKNOWN`."""
         if index < self._vocab_size:
             return self._detokenizer.feed(index)
         return self._detokenizer.flush() + UNKNOWN
@@ -177,7 +177,7 @@ class TextStream:
             self.stopped = True
             self._held_back = ""
             return text[: min(found)]  # up to the stop string that comes first
-        # The end of the text may be the beginning of a stop string: it waits for the next piece.
+        # The end of the text may begin a stop string, and is held back until the next piece.
         num_held_back = max((_overlap(text, stop) for stop in self._stop), default=0)
         num_shown = len(text) - num_held_back
         self._held_back = text[num_shown:]

@@ -5,8 +5,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 TRIAL_CALLS = 32
-"""Calls after which other splits than the fastest are tried again. Some of them are several times
-slower, so that trying them more often would be felt."""
+"""Calls after which other splits than the fastest are tried again.
+
+Some of them are several times slower, so that more frequent trials would slow down decoding.
+"""
 
 
 class Split(NamedTuple):
@@ -43,8 +45,8 @@ class ThreadTuner:
 
     Args:
         first: the split to begin with.
-        first_calls: calls before others are tried. The first calls take longer, as they wake the
-            threads and warm the caches.
+        first_calls: number of calls before other splits are tried. The first calls take longer,
+            since they wake the threads and warm the caches.
     """
 
     def __init__(self, splits: Sequence[Split], first: Split, first_calls: int) -> None:
@@ -58,7 +60,7 @@ class ThreadTuner:
     def next(self) -> Split:
         """Return the split of the next call."""
         self._calls += 1
-        # After the first calls, and then at equal distances, others are tried, one a call.
+        # Other splits are tried after the first calls, and then every `TRIAL_CALLS` calls.
         if (self._calls - self._first_calls) % TRIAL_CALLS == 1:
             self._to_try = self._alternatives()
         if self._to_try:
@@ -66,13 +68,13 @@ class ThreadTuner:
         return self.fastest
 
     def record(self, split: Split, seconds: float) -> None:
-        """Take the time per token of a call.
+        """Add the time per token of a call.
 
         The time of the fastest split falls at once, and rises only half of the way: one slow call
         may be due to another process.
         """
         if split == self.fastest:
-            # the time itself where it is shorter, the mean with the former one where it is longer
+            # The mean with the known time is the smaller of the two if the new time is longer.
             self._seconds = min(seconds, (self._seconds + seconds) / 2)
         elif seconds < self._seconds:
             self.fastest = split

@@ -35,7 +35,7 @@ class SampledToken(NamedTuple):
     Log-probabilities are in nats, under the model's own distribution (temperature 1, no filter).
 
     Attributes:
-        logprob: that of the token itself; None unless `params.logprobs` asks for it.
+        logprob: the log-probability of the token itself; None unless `params.logprobs` asks for it.
         top: the `params.logprobs` most likely tokens with their log-probabilities, best first.
     """
 
@@ -45,7 +45,7 @@ class SampledToken(NamedTuple):
 
 
 class RandomStream:
-    """The numbers in [0, 1) that decide the tokens of a sequence, one each, from its own seed."""
+    """The numbers in [0, 1), one for each token of a sequence, that decide what is sampled."""
 
     def __init__(self, seed: int) -> None:
         self._generator = torch.Generator().manual_seed(seed)
@@ -115,11 +115,11 @@ def sample_tokens(
     probabilities = next_token_probabilities(logits, params, sequences)  # (B, V)
     sampled = sample(probabilities, torch.tensor(uniforms, dtype=torch.float32))  # (B,)
     is_finite = torch.isfinite(logits).all(dim=-1).to(sampled)  # (B,)
-    # Reading from a device waits for it, so tokens and flags are read together: as one tensor,
-    # for which the flags have got the type and the device of the tokens.
+    # Reading from a device waits for it, so tokens and flags are read together, as one tensor. For
+    # that the flags have the type and the device of the tokens.
     ids, flags = torch.stack((sampled, is_finite)).tolist()
     described = to_sampled_tokens(ids, logits, params)
-    # A token of logits that are not finite means nothing.
+    # A token that was sampled from logits that are not finite is meaningless.
     return [token if flag else None for token, flag in zip(described, flags, strict=True)]
 
 
@@ -134,7 +134,7 @@ def to_sampled_tokens(
     if logits is None or params.logprobs is None:
         return [SampledToken(index) for index in ids]
     logprobs = logits.log_softmax(dim=-1).cpu()  # (B, V)
-    # Ids that may not be sampled are no alternatives.
+    # Ids that must not be sampled are not listed as alternatives.
     candidates = limit_ids(logprobs, params.ids)
     possible = params.ids or logprobs.size(-1)
     count = min(params.logprobs, logprobs.size(-1), possible)
@@ -156,7 +156,7 @@ def check_finite(logits: Tensor, sequences: Sequence[TokenIds]) -> None:
 
 
 def not_finite(position: int) -> GenerationError:
-    """Return the error for logits after some position of a sequence."""
+    """Return the error for logits that are not finite after a position of a sequence."""
     return GenerationError(
         f"the model's logits after position {position} are not finite; its weights may be corrupt"
     )
