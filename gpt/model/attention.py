@@ -22,30 +22,31 @@ from gpt.model.positions import Rotation, rotate
 
 
 class Cache(ABC):
-    """What the model sees of a key/value cache."""
+    """The methods of a key/value cache that the model calls."""
 
     @abstractmethod
     def positions(self, new: int) -> Tensor:
         """Return the positions of the next `new` tokens.
 
-        They are (T,), or (B, T) for sequences of different lengths.
+        Their shape is (T,), or (B, T) for sequences of different lengths.
         """
 
     def mask(self, new: int) -> Tensor | None:
-        """Return which keys the next `new` queries attend to, as attention's `mask`."""
+        """Return attention's `mask` for the next `new` queries, as this module describes it."""
         return None
 
     @abstractmethod
     def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Store new keys and values (B, K, T, D) of a layer.
 
-        Return all those that the new queries may attend to, (B, K, S, D) each.
+        Return all keys and values that the new queries may attend to, (B, K, S, D) each.
         """
 
     def advance(self, new: int) -> None:  # noqa: B027
-        """Count `new` positions as stored, if the cache itself does that.
+        """Count `new` positions as stored, in a cache that counts its own positions.
 
-        The model calls this once, after the last block: all layers append at the same positions.
+        The model calls this once, after the last block, since all layers append at the same
+        positions.
         """
 
 
@@ -73,8 +74,8 @@ class SDPACore(nn.Module):
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         queries, keys = q.size(-2), k.size(-2)
-        # torch aligns its causal mask at the start: with fewer queries than keys it would hide the
-        # keys of the cache. A single query sees all keys without a mask.
+        # torch aligns its causal mask at the start: with fewer queries than keys it would hide keys
+        # that a query may attend to. A single query attends to all keys, and needs no mask.
         if mask is None and 1 < queries < keys:
             mask = causal_mask(queries, keys, q.device)
         if mask is not None and mask.is_floating_point():
@@ -85,7 +86,7 @@ class SDPACore(nn.Module):
             v,
             attn_mask=mask,
             dropout_p=self.dropout if self.training else 0.0,
-            # `bool`, since torch.jit.trace makes tensors of sizes
+            # torch.jit.trace turns sizes into tensors, so comparisons of them are made bool here
             is_causal=mask is None and bool(queries > 1),
             enable_gqa=bool(q.size(1) != k.size(1)),
         )
@@ -112,14 +113,15 @@ class AutoCore(nn.Module):
 
 
 CORES = {"auto": AutoCore, "reference": ReferenceCore, "sdpa": SDPACore}
-"""By `model.attention`."""
+"""Classes of attention cores, by the name in `model.attention`."""
 
 
 class Attention(nn.Module):
     """Causal self-attention with H query heads and K <= H key and value heads.
 
-    K = H is multi-head attention (1706.03762), K = 1 multi-query (1911.02150), between them
-    grouped-query (2305.13245). Optional RMSNorm on each query and key head (2302.05442).
+    K = H is multi-head attention (1706.03762), K = 1 is multi-query (1911.02150), and a K between
+    them is grouped-query (2305.13245). With `qk_norm` an RMSNorm normalizes each query and key head
+    (2302.05442).
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -142,11 +144,15 @@ class Attention(nn.Module):
         mask: Tensor | None,
         append: Append | None = None,
     ) -> Tensor:
-        """Map x (B, T, C) to (B, T, C)."""
+        """Map x (B, T, C) to (B, T, C).
+
+        Args:
+            append: stores the new keys and values in a cache, and returns all of them.
+        """
         q = self.q_norm(_split_heads(self.c_q(x), self.n_head))  # (B, H, T, D)
         k = self.k_norm(_split_heads(self.c_k(x), self.n_kv_head))  # (B, K, T, D)
         v = _split_heads(self.c_v(x), self.n_kv_head)  # (B, K, T, D)
-        # Keys are rotated before they are stored: a cache keeps them as attention reads them.
+        # Keys are rotated before they are stored, so that each key is rotated only once.
         if rotation is not None:
             q, k = rotate(q, rotation), rotate(k, rotation)
         if append is not None:

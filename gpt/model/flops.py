@@ -7,10 +7,10 @@ from gpt.config.components import SHIPPED
 def matmul_parameters(config: ModelConfig) -> int:
     """Count the weights that multiply every token: those of linear layers and of the head.
 
-    Embeddings are looked up, and norms and biases are no matrices.
+    Embeddings are looked up, not multiplied, and norms and biases are not matrices.
     """
     assert config.vocab_size is not None
-    # queries and the output projection; keys and values, which may have fewer heads
+    # Queries and the output projection have width C; keys and values may have fewer heads.
     attention = config.n_embd * (2 * config.n_embd + 2 * config.kv_heads * config.head_dim)
     return config.n_layer * (attention + _mlp_matrices(config)) + config.n_embd * config.vocab_size
 
@@ -21,14 +21,14 @@ def _mlp_matrices(config: ModelConfig) -> int:
     plain = config.n_embd * config.mlp_hidden * (3 if config.mlp == "swiglu" else 2)
     if config.mlp in SHIPPED["model.mlp"]:
         return plain
-    # Imported here, since only a plugin's MLP needs torch, which takes seconds to import.
+    # These are imported here, since only a plugin's MLP needs torch, which takes seconds to import.
     from gpt.model.layers import MLPS, build_mlp
     from gpt.system.device import meta_device
 
     if config.mlp not in MLPS:
-        return plain  # a plugin's activation has no matrices
+        return plain  # the plugin is an activation, which has no matrices
 
-    # A plugin's MLP is built without memory, and its matrices are counted.
+    # The plugin's MLP is built on the meta device, without memory, to count its matrices.
     with meta_device():
         return sum(weight.numel() for weight in build_mlp(config).parameters() if weight.dim() == 2)
 
@@ -58,7 +58,7 @@ def flops_by_part(config: ModelConfig, batch: int, new: int, keys: int) -> dict[
 def forward_flops(config: ModelConfig, batch: int, length: int) -> int:
     """Count the FLOPs of one forward pass over (batch, length) tokens.
 
-    A prefill of an empty cache takes as many.
+    A prefill of an empty cache takes the same number.
     """
     return sum(flops_by_part(config, batch, length, length).values())
 
@@ -72,7 +72,7 @@ def training_flops(config: ModelConfig, batch: int, length: int) -> int:
 
 
 def run_flops(config: Config) -> int:
-    """Count the FLOPs of all steps of a training.
+    """Count the FLOPs of all steps of a training run.
 
     Evaluations, samples and the predictions of a teacher are not counted.
     """

@@ -32,7 +32,7 @@ INIT_STD = 0.02
 
 
 class Block(nn.Module):
-    """`x + attn(ln_1(x))`, then `x + mlp(ln_2(x))`."""
+    """A transformer block: `x + attn(ln_1(x))`, then `x + mlp(ln_2(x))`."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -68,10 +68,10 @@ class GPT(nn.Module):
     """Pre-LN decoder-only transformer, with float32 weights whatever torch's default type is.
 
     Args:
-        config: its `vocab_size` is set.
+        config: the shape of the model, with its `vocab_size` set.
     """
 
-    # A caller may be in inference mode; weights that are created in it could never be trained.
+    # A caller may be in inference mode, and weights created in that mode could never be trained.
     @torch.inference_mode(False)
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -104,12 +104,12 @@ class GPT(nn.Module):
 
         Args:
             attention_mask: (B, T) bool, or 0 and 1 as tokenizers give, False on padding, for
-                sequences of different lengths. Positions count from the first token of each;
-                logits on padding mean nothing.
+                sequences of different lengths. Positions count from the first token of each
+                sequence; logits on padding are meaningless.
             cache: keys and values of earlier positions, to which those of `idx` are appended. It
                 cannot be combined with a mask.
         """
-        # The check reads values back, which is impossible while operations are only recorded.
+        # The check reads values of tensors, which have none while operations are only recorded.
         if not _is_recorded():
             self.check(idx, attention_mask)
         if cache is not None and attention_mask is not None:
@@ -137,8 +137,8 @@ class GPT(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Move or convert the model, as `nn.Module.to` and others do, and fill tables of positions.
 
-        Tables that leave the meta device have to be computed: `to_empty` gives them memory, but no
-        numbers, and no checkpoint has them.
+        Tables that leave the meta device are computed here: `to_empty` gives them memory but no
+        values, and checkpoints do not contain them.
         """
         position = self.wpe or self.rotation or self.score_bias
         assert position is not None
@@ -184,8 +184,8 @@ class GPT(nn.Module):
 @contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
     """Put a model in eval mode inside this context; afterward every module has its former mode."""
-    # A module may be in training mode inside a model that is not, so that `model.training` does not
-    # tell all.
+    # A module may be in training mode inside a model that is not, so `model.training` alone does
+    # not tell which modules to restore.
     training = [module for module in model.modules() if module.training]
     for module in training:
         module.training = False
@@ -221,7 +221,7 @@ def init_weights(model: nn.Module, config: ModelConfig) -> None:
 
 
 def _is_recorded() -> bool:
-    """Return whether values cannot be read now.
+    """Return whether the values of tensors cannot be read now.
 
     Operations may be recorded for later (torch.compile, torch.jit.trace), or mapped over a batch
     (torch.func).
@@ -254,7 +254,7 @@ def _positions_and_mask(idx: Tensor, attention_mask: Tensor | None) -> tuple[Ten
     if attention_mask is None:
         return torch.arange(length, device=idx.device), None
     attention_mask = attention_mask.bool()
-    # Each token's position is the number of tokens before it; padding at the beginning has 0.
+    # Each token's position is the number of tokens before it; leading padding has position 0.
     positions = (attention_mask.cumsum(dim=1) - 1).clamp(min=0)
     # Padding attends to itself, since a softmax without any key would give NaN.
     itself = torch.eye(length, dtype=torch.bool, device=idx.device)
@@ -265,12 +265,12 @@ def _positions_and_mask(idx: Tensor, attention_mask: Tensor | None) -> tuple[Ten
 def _biased(bias: ScoreBias, positions: Tensor, mask: Tensor | None, from_start: bool) -> Tensor:
     """Return attention's mask as numbers to add to the scores.
 
-    They are the bias, or -inf where a query does not attend to a key.
+    The numbers are the bias, or -inf where a query does not attend to a key.
 
     Args:
-        positions: those of the queries, (T,) or (B, T).
-        from_start: whether the keys are those of a cache, at positions from 0 on. Otherwise they
-            are at the positions of the queries.
+        positions: the positions of the queries, (T,) or (B, T).
+        from_start: whether the keys come from a cache and have the positions from 0 on. Otherwise
+            they have the positions of the queries.
     """
     keys = positions
     if from_start:

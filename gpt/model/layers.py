@@ -63,7 +63,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class MLP(nn.Module):
-    """`c_proj(activation(c_fc(x)))` (1706.03762, equation 2)."""
+    """A plain feed-forward network, `c_proj(activation(c_fc(x)))` (1706.03762, equation 2)."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class MLP(nn.Module):
 
 
 class SwiGLU(nn.Module):
-    """`c_proj(silu(c_gate(x)) * c_fc(x))` (Shazeer 2020, 2002.05202)."""
+    """A gated network, `c_proj(silu(c_gate(x)) * c_fc(x))` (Shazeer 2020, 2002.05202)."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class SwiGLU(nn.Module):
 MLPS: dict[str, Callable[[ModelConfig], nn.Module]] = {"swiglu": SwiGLU}
 """Whole feed-forward networks, (B, T, C) to (B, T, C), by `model.mlp`.
 
-Other names are those of activations, which `MLP` calls.
+The other values of `model.mlp` name activations, which `MLP` calls.
 """
 
 
@@ -115,9 +115,9 @@ def build_mlp(config: ModelConfig) -> nn.Module:
 
 
 def build_activation(name: str) -> Callable[[Tensor], Tensor]:
-    """Return the activation of a name.
+    """Return the activation that a name stands for.
 
-    That of a plugin is tried on a tiny input, so that its mistakes are found before training.
+    A plugin's activation is tried on a tiny input, so that its mistakes are found before training.
 
     Raises:
         ConfigError: the activation of a plugin fails, or returns another shape.

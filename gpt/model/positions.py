@@ -34,7 +34,7 @@ class ScoreBias(nn.Module):
     """Adds a bias to the scores of attention.
 
     `forward(queries, keys)` returns (H, T, S) for positions (T,) of the queries and (S,) of the
-    keys. For positions (B, T) it returns (B, H, T, S), and those of the keys may then be (S,) or
+    keys. For positions (B, T) it returns (B, H, T, S), and the keys may then have positions (S,) or
     (B, S). A bias of -inf hides a key.
     """
 
@@ -64,7 +64,7 @@ class SinusoidalPositions(AddedPositions):
         table = _fixed_table(
             (block_size, width), lambda: _sines_and_cosines(_angles(block_size, width, theta))
         )
-        # not saved: the table follows from the configuration
+        # The table is not saved, since it follows from the configuration.
         self.register_buffer("table", table, persistent=False)
 
     def forward(self, x: Tensor, positions: Tensor) -> Tensor:
@@ -85,7 +85,7 @@ class Rotary(RotatedPositions):
     def __init__(self, block_size: int, head_dim: int, theta: float) -> None:
         super().__init__()
         shape = block_size, head_dim
-        # Each angle is that of two columns, i and i + D/2, so that the table is repeated.
+        # Columns i and i + D/2 share an angle, so the table of D/2 angles is repeated.
         cos = _fixed_table(shape, lambda: _angles(block_size, head_dim, theta).repeat(1, 2).cos())
         sin = _fixed_table(shape, lambda: _angles(block_size, head_dim, theta).repeat(1, 2).sin())
         self.register_buffer("cos", cos, persistent=False)
@@ -111,7 +111,7 @@ def rotate(x: Tensor, rotation: Rotation) -> Tensor:
 def rotate_half(x: Tensor) -> Tensor:
     """Return (-second half, first half) of the last dimension.
 
-    In the plane of each pair of columns, that is x rotated by a quarter turn.
+    This rotates x by a quarter turn in the plane of each pair of columns.
     """
     first, second = x.chunk(2, dim=-1)
     return torch.cat((-second, first), dim=-1)
@@ -124,14 +124,14 @@ POSITIONS: dict[str, Callable[[ModelConfig], nn.Module]] = {
     ),
     "rope": lambda config: Rotary(config.block_size, config.head_dim, config.rope_theta),
 }
-"""By `model.position`."""
+"""Builders of position encodings, by the name in `model.position`."""
 
 
 def build_position(config: ModelConfig) -> AddedPositions | RotatedPositions | ScoreBias:
     """Return the position encoding that `config.position` names.
 
     Raises:
-        ConfigError: it is a plugin's, and acts in none of the three ways.
+        ConfigError: a plugin's encoding is derived from none of the three classes.
     """
     made = POSITIONS[config.position](config)
     if not isinstance(made, AddedPositions | RotatedPositions | ScoreBias):
@@ -143,26 +143,26 @@ def build_position(config: ModelConfig) -> AddedPositions | RotatedPositions | S
 
 
 def _fixed_table(shape: tuple[int, int], compute: Callable[[], Tensor]) -> Tensor:
-    """Return what `compute` does, as float32; on the meta device only its shape.
+    """Return the result of `compute` as float32, or on the meta device a tensor of its shape.
 
     Arithmetic on that device would import torch's compiler, which takes half a second.
     """
-    # A new tensor tells the device. `torch.get_default_device` would ask the device itself, which
-    # this machine may not have: fake tensors predict the memory of a run on another one.
+    # A new tensor shows the default device. `torch.get_default_device` would ask the device itself,
+    # which this machine may lack: fake tensors predict the memory of a run on another machine.
     if torch.empty(0).is_meta:
         return torch.empty(shape, dtype=torch.float32)
     return compute().float()
 
 
 def _sines_and_cosines(angles: Tensor) -> Tensor:
-    # sines in even columns, cosines in odd ones
+    # Sines are in even columns, cosines in odd ones.
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)
 
 
 def _angles(length: int, width: int, theta: float) -> Tensor:
     """Return `position / theta^(2i/width)`, (length, width / 2).
 
-    In float64, since large angles lose their fraction in float32.
+    They are computed in float64, since large angles lose their fraction in float32.
     """
     frequencies = theta ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
     return torch.outer(torch.arange(length, dtype=torch.float64), frequencies)

@@ -13,13 +13,13 @@ from gpt.system.errors import InputError
 TRIED_SCALES = 24
 """How many scales are tried for a group of weights.
 
-They lie between 60% and 100% of the scale at which the largest weight is not clipped: to clip a few
-large weights may round the many small ones better.
+They lie between 60% and 100% of the scale at which no weight is clipped: clipping a few large
+weights may round the many small ones better.
 """
 
 
 FORMATS: dict[str, tuple[int, int | None]] = {"int8": (8, None), "int4": (4, 32)}
-"""Bits of integer formats, and how many inputs share a scale; None: all inputs of an output."""
+"""Bits of integer formats, and how many inputs share a scale: with None all of an output."""
 BFLOAT16 = "bf16"
 NAMES = (BFLOAT16, *FORMATS)
 """Formats that `quantize` takes."""
@@ -31,8 +31,8 @@ class QuantizedLinear(nn.Module):
     Integers and scales have no values before `fill`, or before a checkpoint is loaded.
 
     Args:
-        group: number of inputs that share a scale; None means all inputs of an output. If it does
-            not divide the inputs, an output has one scale too.
+        group: number of inputs that share a scale; None means all inputs of an output, and so
+            does a number that does not divide the inputs.
     """
 
     integers: Tensor
@@ -42,7 +42,7 @@ class QuantizedLinear(nn.Module):
         super().__init__()
         self.bits, (outputs, inputs) = bits, linear.weight.shape
         groups = inputs // group if group and inputs % group == 0 else 1
-        # Integers of 4 bits are packed, two in a byte.
+        # Integers of 4 bits are packed, two to a byte.
         shape, kind = (
             ((outputs, inputs), torch.int8)
             if self.bits == 8
@@ -58,7 +58,7 @@ class QuantizedLinear(nn.Module):
     def fill(self, weight: Tensor) -> None:
         """Round weights (F, C) to the nearest integers.
 
-        Each group has the scale with the least squared error of `TRIED_SCALES` ones.
+        Each group gets that one of `TRIED_SCALES` scales which has the least squared error.
         """
         groups = weight.detach().float().unflatten(1, (self.scales.size(1), -1))  # type: ignore[no-untyped-call]
         integers, scales = round_to_integers(groups, 2 ** (self.bits - 1) - 1)
@@ -102,7 +102,8 @@ def round_to_integers(weight: Tensor, largest: int) -> tuple[Tensor, Tensor]:
 
     Return the integers, (..., n) int8, and their scales, (..., 1).
     """
-    # the scale at which no weight is clipped; the bound is for groups of zeros
+    # `needed` is the scale at which no weight is clipped. It must not be 0 for a group of zeros,
+    # since weights are divided by it.
     needed = weight.abs().amax(dim=-1, keepdim=True).clamp(min=1e-12) / largest
     best_error = torch.full_like(needed, torch.inf)
     best_scale = needed
@@ -125,16 +126,17 @@ def pack(integers: Tensor) -> Tensor:
 
 
 def unpack(pairs: Tensor) -> Tensor:
-    """Undo `pack`."""
+    """Unpack (F, C / 2) uint8 into (F, C) int8, the inverse of `pack`."""
     both = pairs.view(torch.int8)
-    # A shift to the right repeats the sign bit: to the left and back, it extends the lower half.
+    # A right shift of int8 repeats the sign bit. The lower half goes to the left and back, so that
+    # its own sign bit is repeated.
     return torch.stack((both << 4 >> 4, both >> 4), dim=-1).flatten(1)
 
 
-# Tensors that are created in inference mode could not be changed outside it, as loading does.
+# Tensors created in inference mode cannot be changed outside it, but loading has to change them.
 @torch.inference_mode(False)
 def quantize(model: GPT, weights: str) -> GPT:
-    """Return a copy whose blocks have quantized linear layers.
+    """Return a copy of a model whose blocks have quantized linear layers.
 
     Embeddings, norms and the head stay float32. The copy can be run, saved and loaded, but not
     trained.
@@ -165,7 +167,7 @@ def for_format(model: GPT, weights: str) -> GPT:
         for parent in (block.attn, block.mlp):
             assert isinstance(parent, nn.Module)
             for name, layer in list(parent.named_children()):
-                # Not a subclass, which may compute something else.
+                # A subclass may compute something else, and is left as it is.
                 if type(layer) is nn.Linear:
                     if weights == "int4" and layer.in_features % 2:
                         raise InputError(
@@ -191,6 +193,6 @@ def format_of(weights: Mapping[str, Tensor]) -> str:
     types = {
         value.dtype for name, value in weights.items() if name.endswith((".integers", ".rounded"))
     }
-    # Layers have integers or rounded weights, whose type tells the format: all have the same.
+    # All quantized layers have integers or rounded weights of one type, which tells the format.
     known = {torch.int8: "int8", torch.uint8: "int4", torch.bfloat16: BFLOAT16}
     return known.get(types.pop(), "float32") if types else "float32"
