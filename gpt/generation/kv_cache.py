@@ -1,7 +1,7 @@
 """A key/value cache: keys and values of the positions a model has seen, so each is computed once.
 
 This is the cache as plainly as it can be written, for a batch of sequences of one length. The
-engine stores the same in blocks, see `gpt.generation.paged_store`.
+engine stores keys and values in blocks, see `gpt.generation.paged_store`.
 """
 
 import torch
@@ -61,7 +61,7 @@ class KVCache(Cache):
         self.length += new
 
     def truncate(self, length: int) -> None:
-        """Forget all but the first positions."""
+        """Forget all but the first `length` positions."""
         assert 0 <= length <= self.length
         self.length = length
 

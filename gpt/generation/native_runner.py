@@ -110,8 +110,8 @@ class NativeRunner(Runner):
         """Compute a step; sample several tokens where every sequence needs only its next one."""
         sampled_sequences = [item.sequence for item in work if item.max_samples > 0]
         # A list, so that the reason of every sequence is reported: `all` stops at the first False.
-        in_c = [self._can_sample(sequence) for sequence in sampled_sequences]
-        if not all(in_c):
+        can_sample = [self._can_sample(sequence) for sequence in sampled_sequences]
+        if not all(can_sample):
             return super().run(work)
         self._set_blocks(work)
         if _is_pure_decode(work):
@@ -178,7 +178,7 @@ class NativeRunner(Runner):
         """Sample several tokens after each sequence in one call, and learn from its time."""
         tuner = self._decode_tuner(len(work))
         split = tuner.next()
-        is_usual = split == tuner.fastest
+        is_usual = split == tuner.fastest  # and not a trial of another split
         self._burst.begin(len(work))
         steps = self._burst.length
         if not is_usual:
