@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -19,7 +20,7 @@ from gpt.checkpoint import (
     read_state,
     similar_run,
 )
-from gpt.config import Config, SamplingParams
+from gpt.config import Config
 from gpt.config.sources import load_config
 from gpt.data import Tokenizer
 from gpt.data.pairs import Message
@@ -31,7 +32,7 @@ from gpt.generation.generator import generate, sampling_params
 from gpt.generation.runtime import build_runtime
 from gpt.model import GPT
 from gpt.system.device import choose_compute, choose_device
-from gpt.system.errors import CheckpointError, GPTError
+from gpt.system.errors import CheckpointError, GenerationError, GPTError
 from gpt.system.files import text_for_path
 from gpt.system.progress import print_line
 
@@ -108,8 +109,8 @@ class Run:
     def sample(self, prompt: str = "", **params: Any) -> str:
         """Return the prompt and the text that follows it.
 
-        A run on questions and answers reads the prompt as a question, and its answer stands in a
-        line of its own.
+        A run on questions and answers reads the prompt as a question, as `ask` does, and its answer
+        stands in a line of its own.
 
         Args:
             prompt: the beginning of the text; if it is empty, the text starts as after a line end.
@@ -118,20 +119,38 @@ class Run:
         Raises:
             GPTError: see `gpt.generate`.
         """
-        defaults = self._loaded.config.sample.model_dump(exclude_unset=True)
         if self._loaded.config.data.items == "pairs":
-            return f"{prompt}\n{self._answer(prompt, sampling_params({**defaults, **params}))}"
+            return f"{prompt}\n{self.ask(prompt, **params)}"
+        defaults = self._loaded.config.sample.model_dump(exclude_unset=True)
         text = generate(self.model, self.tokenizer, prompt, **{**defaults, **params})
         return convert_newlines(prompt) + text  # the model, too, has read \n in place of \r\n
 
-    def _answer(self, question: str, params: SamplingParams) -> str:
-        """Return the answer to a question, which is read as in training."""
-        block_size = self.model.config.block_size
-        asked = [Message("user", question)]
-        ids = encode_conversation(self.tokenizer, asked, params, block_size)
+    def ask(self, question: str, history: Sequence[tuple[str, str]] = (), **params: Any) -> str:
+        """Return the answer of a run on questions and answers, as `gpt chat` gives it.
+
+        Args:
+            history: earlier questions with their answers, oldest first. The oldest are left out
+                where the window does not hold them all.
+            params: fields of `SamplingParams`, which replace those of the run's configuration.
+
+        Raises:
+            GPTError: the run was trained on something else, or the question does not fit.
+        """
+        loaded = self._loaded
+        if loaded.config.data.items != "pairs":
+            raise GenerationError(
+                f"{self.folder} was not trained on questions and answers; take `sample`"
+            )
+        asked: list[Message] = []
+        for earlier, answer in history:
+            asked += [Message("user", earlier), Message("assistant", answer)]
+        asked.append(Message("user", question))
+        defaults = loaded.config.sample.model_dump(exclude_unset=True)
+        chosen = sampling_params({**defaults, **params})
         # Ids of the model that the tokenizer does not have are not sampled: they have no text.
-        params = params.limited_to(self.tokenizer.vocab_size)
-        batch = Batch(build_runtime(self.model), [ids], params, [params.seed], self.tokenizer)
+        limited = chosen.limited_to(self.tokenizer.vocab_size)
+        ids = encode_conversation(self.tokenizer, asked, limited, self.model.config.block_size)
+        batch = Batch(build_runtime(self.model), [ids], limited, [limited.seed], self.tokenizer)
         return "".join(chunk.text for chunk in batch)
 
     def evaluate(self, split: str = "val") -> dict[str, Any]:

@@ -36,7 +36,9 @@ def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Call) -> Path:
 
 
 @pytest.mark.usefixtures("answers")
-def test_pairs_are_recognized_evaluated_and_asked(run: Call, refuse: Refuse) -> None:
+def test_pairs_are_recognized_evaluated_and_asked(
+    run: Call, refuse: Refuse, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = load_config(Path("runs/pairs/config.yaml")).config
     assert config.data.items == "pairs"
     assert config.sample.stop == (TURN,)
@@ -50,7 +52,14 @@ def test_pairs_are_recognized_evaluated_and_asked(run: Call, refuse: Refuse) -> 
     assert row["prompt"] == "red blue"
     text = run("sample --checkpoint pairs --prompt 'red blue'").out
     assert text == f"red blue\n{row['text']}\n"
-    assert gpt.Run("pairs").sample("red blue") + "\n" == text
+    asked = gpt.Run("pairs")
+    assert asked.sample("red blue") + "\n" == text
+    assert asked.ask("red blue") == row["text"]
+    # A talk as in the terminal, whose second answer depends on the first question.
+    history = [("red blue", row["text"])]
+    monkeypatch.setattr("sys.stdin", io.StringIO("red blue\nblue red\n"))
+    answers = run("chat --checkpoint pairs").out.splitlines()
+    assert answers == [row["text"], asked.ask("blue red", history)]
     assert "ask one with --prompt" in refuse("sample --checkpoint pairs")
     assert "ask one with --prompt" in refuse("sample --checkpoint pairs --interactive")
 
