@@ -191,6 +191,7 @@ def similar_run(path: Path, runs: Path) -> str:
         path = path.parent
     # For a name without a folder, the runs are suggested and not the current folder's content.
     parent = path.parent if path.parent != Path() else runs
+    # `glob` finds nothing where the folder is missing, for which `iterdir` would raise.
     folder_names = [entry.name for entry in parent.glob("*") if entry.is_dir()]
     suggestion = nearest(path.name, folder_names)
     if suggestion:

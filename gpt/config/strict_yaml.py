@@ -159,7 +159,11 @@ def _syntax_errors() -> Iterator[None]:
         yield
     except RecursionError:  # PyYAML calls itself for each level
         raise YAMLSyntaxError("brackets or lists are nested too deeply", None) from None
-    except ValueError:  # `int` refuses more than 4,300 digits
+    except (ValueError, OverflowError) as error:
+        # `chr` refuses an escape such as \UFFFFFFFF, and `int` more than 4,300 digits.
+        is_escape = isinstance(error, OverflowError) or "chr()" in str(error)
+        if is_escape:
+            raise YAMLSyntaxError("an escape sequence names no character", None) from None
         raise YAMLSyntaxError("a number has too many digits", None) from None
     except yaml.MarkedYAMLError as error:
         # PyYAML may state only the problem or only its context.

@@ -87,7 +87,7 @@ def fetch(
         summary = f"{NO_CONNECTION} to {hosts}"
     else:
         summary = "; ".join(f"{url}: {why}" for url, why in failures.items())
-    raise DataError(f"download failed: {summary}; {by_hand} (GPT_OFFLINE=1: never download)")
+    raise DataError(f"download failed: {summary}; {by_hand} (GPT_OFFLINE=1 fails at once)")
 
 
 def _problem(path: Path, download: Download) -> str | None:

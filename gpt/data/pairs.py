@@ -130,15 +130,17 @@ def _read_json(line: str, place: str) -> tuple[str, list[Message]]:
     """Return the form of a line of JSON, which is pair or messages, and its messages."""
     try:
         value = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # the latter where lists are nested deeply
         raise DataError(f"{place}: not JSON ({error}); expected {FORMS}") from None
     match value:
         case {"prompt": str(prompt), "answer": str(answer)}:
             return "pair", [Message("user", prompt), Message("assistant", answer)]
         case {"messages": [*entries]}:
             return "messages", [_read_message(entry, place) for entry in entries]
+        case {"prompt": _, "answer": _}:
+            raise DataError(f"{place}: prompt and answer must be texts; expected {FORMS}")
         case {"prompt": _}:
-            raise DataError(f"{place}: a prompt without an answer that is text; expected {FORMS}")
+            raise DataError(f"{place}: a prompt without an answer; expected {FORMS}")
     raise DataError(f"{place}: {quoted(line, 60)}; expected {FORMS}")
 
 

@@ -122,7 +122,7 @@ class CharTokenizer(Tokenizer):
                 raise UnknownCharactersError(self._unknown_message(text, np.flatnonzero(missing)))
             if self.unknown == "drop":
                 ids = ids[~missing]
-            elif self.unknown == "replace":
+            else:  # replace
                 ids = np.where(missing, self.stoi[self.replacement], ids)
         return ids.astype(smallest_dtype(self.vocab_size))
 

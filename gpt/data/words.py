@@ -114,7 +114,8 @@ class WordTokenizer(Tokenizer):
 def whole_words(pieces: Iterable[str]) -> Iterator[str]:
     """Yield the text of some pieces in new pieces, which end after a space or a line end.
 
-    A piece without either is yielded as it is, since a word may be as long as the whole text.
+    A piece without either is not held back, since a text without spaces would be collected in
+    memory; its word may then be cut.
     """
     unfinished_word = ""
     for piece in pieces:

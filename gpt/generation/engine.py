@@ -129,7 +129,7 @@ class Engine:
         A sequence that ends with these tokens leaves the engine.
         """
         request = sequence.request
-        if tokens == NOT_FINITE:
+        if tokens == NOT_FINITE:  # no token, since its logits are not finite
             # Only this request fails: the logits of the others do not depend on it.
             request.error = not_finite(position=len(sequence.tokens) - 1)
             return self.end(request, "error")

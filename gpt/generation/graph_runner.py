@@ -184,12 +184,12 @@ class GraphRunner(TorchRunner):
         Slots that belong to no sequence are padded with token 0 at position 0.
         """
         parts = parts_of(len(sequences))
-        padding = [0] * (parts[-1].slots.stop - len(sequences))
+        num_slots = parts[-1].slots.stop  # more than sequences where the last part is not full
+        padding = [0] * (num_slots - len(sequences))
         tokens = [each.tokens[-1] for each in sequences]
         positions = [each.num_cached for each in sequences]
-        used = slice(0, parts[-1].slots.stop)
-        _fill(self._tokens[used], torch.tensor(tokens + padding))
-        _fill(self._positions[used], torch.tensor(positions + padding))
+        _fill(self._tokens[:num_slots], torch.tensor(tokens + padding))
+        _fill(self._positions[:num_slots], torch.tensor(positions + padding))
         return parts
 
     def _compute(self, part: Part) -> Tensor:

@@ -143,8 +143,10 @@ class SpeculativeRunner(Runner):
         """Count how many tokens of the drafts were accepted."""
         for item in drafted:
             num_sampled = len(sampled[item.sequence])
-            # The last sampled token is the target's own; without any, the logits are not finite.
-            num_accepted = max(0, num_sampled - 1)
+            if num_sampled == 0:  # logits that are not finite say nothing of the draft
+                continue
+            num_accepted = num_sampled - 1  # the last token is the target's own
+            # The first token that was not accepted was compared too, those after it were not.
             num_compared = min(num_accepted + 1, len(item.draft))
             self._experience.acceptance.record(num_accepted, num_compared)
             self._experience.passes += 1

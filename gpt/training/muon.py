@@ -91,17 +91,19 @@ class Muon(Optimizer):
     def _update(self, weights: list[Tensor], group: dict[str, Any]) -> None:
         """Update n matrices of equal shape."""
         rows, columns = weights[0].shape
-        # An orthogonal matrix has spectral norm 1, and a tall one maps to more outputs than inputs.
-        # The factor lets each output change as much as that of a square matrix.
+        # The rows of a tall orthogonal matrix have norms of about sqrt(columns / rows), which the
+        # factor makes 1: so each output changes as much as that of a square matrix.
         rate = group["lr"] * math.sqrt(max(1.0, rows / columns))
         momenta = [self._momentum(weight) for weight in weights]
-        # `step` has chosen weights with gradients, which only mypy does not know.
+        # `step` has chosen weights that have gradients; the condition is for mypy.
         gradients = [weight.grad for weight in weights if weight.grad is not None]
         keep: float | Tensor = 1.0
         if self.found_inf is not None:
             # A factor of 0 skips the update. The host need not read `found_inf`, and so need not
             # wait for the device.
             keep = 1.0 - self.found_inf
+            # Where the update is skipped, the momenta take the place of the gradients, so that
+            # averaging leaves the momenta as they are.
             gradients = self._finite_gradients(gradients, momenta, self.found_inf)
         torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])
         # Nesterov's momentum looks one step ahead: it averages with the gradient once more.

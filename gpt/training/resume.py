@@ -244,8 +244,9 @@ def with_architecture(config: Config, start: SavedStart) -> Config:
     saved = start.checkpoint.config
     model_keys = config.model.model_fields_set - FREE_MODEL_KEYS
     _refuse_contradiction("model", model_keys, config, start)
-    # The checkpoint brings its tokenizer. Its kind has a default, which may not contradict either;
-    # the size of a vocabulary of byte pairs or words is compared only if it was given.
+    # The checkpoint brings its tokenizer. Its kind is compared even if it was not given: to keep
+    # silent would train on other tokens than the configuration says. The size of a vocabulary is
+    # compared only if it was given, since that of the checkpoint follows from its own text.
     sizes = {"bpe_vocab_size", "word_vocab_size"}
     tokenizer_keys = {"tokenizer"} | (sizes & config.data.model_fields_set)
     _refuse_contradiction("data", tokenizer_keys, config, start)
@@ -253,8 +254,8 @@ def with_architecture(config: Config, start: SavedStart) -> Config:
     free_keys = FREE_MODEL_KEYS & config.model.model_fields_set
     free = {key: getattr(config.model, key) for key in free_keys}
     if free.get("vocab_size") == saved.model.vocab_size:
-        # The configuration in a run's folder has every value, also this one, which nobody chose:
-        # the vocabulary may grow with the text.
+        # The configuration in a run's folder has every value, so that an equal size cannot be told
+        # from one that was not given. It is taken for the latter: the vocabulary may grow.
         free["vocab_size"] = None
     # None lets `fill_in` take the size from the tokenizer, unless `free` has one.
     model = ModelConfig.model_validate({**saved.model.model_dump(), "vocab_size": None, **free})
@@ -271,7 +272,7 @@ def _refuse_contradiction(section: str, keys: Set[str], config: Config, start: S
         if getattr(given, key) != getattr(saved, key):
             raise ConfigError(
                 f"{section}.{key} is {getattr(given, key)}, but {start.folder}, from which "
-                f"train.init_from begins, has {getattr(saved, key)}"
+                f"the run begins (train.init_from), has {getattr(saved, key)}"
             )
 
 

@@ -266,13 +266,14 @@ class Stepper:
     ) -> Tensor:
         """Clip the gradients and make the update; return their norm before clipping."""
         # Unscaled first, since the largest norm is meant for the gradients as they are. The
-        # optimizer is a group of optimizers, of which GradScaler reads the parameter groups only.
+        # optimizer is a group of optimizers. GradScaler reads only the parameter groups, which it
+        # has too, so that its type may be ignored.
         self.scaler.unscale_(self.optimizer)  # type: ignore[arg-type]
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.max_norm)
         # A callback has the last word on the gradients, after clipping, as it may set them.
         if change_gradients is not None:
             change_gradients()
-        self._block_unless_finite(step, loss, norm)
+        self._block_unless_finite(step, loss, norm)  # sets `found_inf`, which `step` reads
         self.scaler.step(self.optimizer)  # type: ignore[arg-type]
         self.scaler.update()
         return norm

@@ -85,9 +85,11 @@ def test_lines_of_keys_and_of_their_repetitions_are_known() -> None:
         ("a: " + "[" * 2000, None, "nested too deeply"),
         ("a: " + "{a: " * 2000 + "}" * 2000, None, "nested too deeply"),
         ("a: " + "1" * 5000 + "\n", None, "too many digits"),
+        ('a: "\\U00110000"', None, "names no character"),
+        ('a: "\\UFFFFFFFF"', None, "names no character"),
         ("a: b\n" + "#" * (1 << 20), None, "more than 1,048,576 characters"),
     ],
-    ids=range(14),
+    ids=range(16),
 )
 def test_other_yaml_is_refused_with_its_line(text: str, line: int | None, problem: str) -> None:
     with pytest.raises(YAMLSyntaxError) as caught:

@@ -53,8 +53,10 @@ PAIR = '{"prompt": "1+2", "answer": "3"}\n'
 @pytest.mark.parametrize(
     ("name", "text", "problem"),
     [
-        ("a.jsonl", PAIR + '{"prompt": "1"}', "line 2: a prompt without an answer that is text"),
-        ("a.jsonl", PAIR + '{"prompt": "1", "answer": 2}', "line 2: a prompt without an answer"),
+        ("a.jsonl", PAIR + '{"prompt": "1"}', "line 2: a prompt without an answer"),
+        ("a.jsonl", PAIR + '{"prompt": "1", "answer": 2}', "line 2: prompt and answer must be"),
+        ("a.jsonl", PAIR + '{"prompt": 1, "answer": "2"}', "line 2: prompt and answer must be"),
+        ("a.jsonl", PAIR + "[" * 200_000, "line 2: not JSON"),
         ("a.jsonl", PAIR + '{"prompt": ', "line 2: not JSON"),
         ("a.jsonl", PAIR + '["1", "2"]', r'line 2: \["1", "2"\]; expected'),
         ("a.jsonl", PAIR + chat(("user", "a"), ("assistant", "b")), "line 2: another form"),

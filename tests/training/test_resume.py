@@ -261,7 +261,7 @@ def test_run_with_a_base_resumes_exactly_without_the_base(tmp_path: Path, base: 
     [
         (
             ["model.n_layer=3"],
-            r"model.n_layer is 3, but .*, from which train.init_from begins, has 1",
+            r"model.n_layer is 3, but .*, from which the run begins .*, has 1",
         ),
         (["model.position=rope"], "model.position is rope"),
         (["data.tokenizer=byte"], "data.tokenizer is byte, but .* has char"),
