@@ -17,40 +17,42 @@ from gpt.system.progress import Report
 def use_native_kernels(
     model: GPT, run: RunConfig, compute: Compute, settings: Settings, report: Report
 ) -> None:
-    """Let the blocks of a model train by native kernels, if they are wanted and available.
+    """Train the blocks of a model with native kernels, if these are wanted and available.
 
     Raises:
-        DeviceError: `run.kernels` is native, and they are not available.
+        DeviceError: `run.kernels` is native, but `run.compile` is true or the kernels are not
+            available.
     """
     is_required = run.kernels == "native"
     if is_required and run.compile:
         raise DeviceError(
             "run.compile is true, but torch does not compile native kernels; set run.kernels=torch"
         )
-    # On a GPU torch's own kernels are used, and what torch compiles cannot call the native ones.
+    # A GPU has torch's own kernels, and code that torch compiles cannot call native kernels.
     is_preferred = run.kernels == "auto" and not run.compile and compute.device.type == "cpu"
     if not is_required and not is_preferred:
         return
     try:
-        instructions = use_native_blocks(model, compute, settings, report)
+        description = use_native_blocks(model, compute, settings, report)
     except DeviceError as error:
         if is_required:
             raise DeviceError(
                 f"run.kernels is native, but {error}; set run.kernels=auto or torch"
             ) from None
+        # With `auto` the run can do without the kernels.
         report(f"training with PyTorch's operators: {error}")
     else:
-        report(f"training blocks by native kernels ({instructions})")
+        report(f"training blocks by native kernels ({description})")
 
 
 def compile_blocks(model: GPT, trial: Callable[[], object], report: Report) -> None:
-    """Compile every block in place, and try it by a pass whose gradients are dropped.
+    """Compile every block in place, and try the blocks in a pass whose gradients are dropped.
 
-    Blocks are alike, so that torch compiles one of them and uses the result for all.
+    The blocks are alike, so that torch compiles one of them and uses the result for all.
 
     Args:
-        trial: makes a forward and a backward pass. torch compiles in the first pass, and errors of
-            the compiler are to come before the run begins.
+        trial: makes a forward and a backward pass. torch compiles in the first pass, so that this
+            trial shows an error of the compiler before the run begins.
 
     Raises:
         DeviceError: compilation failed.
@@ -61,24 +63,27 @@ def compile_blocks(model: GPT, trial: Callable[[], object], report: Report) -> N
     try:
         for block in model.h:
             block.compile()
-        # The generators are restored, so that the trial does not change the dropout of the run.
+        # The state of torch's random generators is restored at the end of this context, so that
+        # the trial does not change the dropout of the run.
         with torch.random.fork_rng(devices=cuda_devices):
             trial()
-    except Exception as error:  # a toolchain can raise anything
-        # an error without a message is called by its type
+    except Exception as error:  # the compiler can raise any error
+        # An error without a message is described by its type.
         lines = str(error).strip().splitlines() or [type(error).__name__]
         reason = lines[0][:200]  # a compiler's message can be a whole command
         raise DeviceError(f"torch.compile failed: {reason}; set run.compile=false") from error
-    model.zero_grad(set_to_none=True)
+    model.zero_grad(set_to_none=True)  # drops the gradients of the trial
 
 
 def without_compilation(model: GPT) -> AbstractContextManager[object]:
-    """Run compiled blocks eagerly inside this context.
+    """Return a context in which compiled blocks run eagerly.
 
-    torch compiles anew for every shape, which is not worth it for the few passes of an evaluation.
+    torch compiles again for every new shape, which takes longer than the few passes of an
+    evaluation save.
     """
+    # `Module.compile` sets this attribute, and torch has no public one that tells the same.
     is_compiled = any(block._compiled_call_impl is not None for block in model.h)
     if not is_compiled:
-        # `set_stance` would import the compiler, which takes a second.
+        # Without this return `set_stance` would import the compiler, which takes a second.
         return nullcontext()
     return torch.compiler.set_stance("force_eager")

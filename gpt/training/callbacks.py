@@ -21,19 +21,19 @@ from gpt.training.monitor import Monitor
 from gpt.training.step import StepResult
 
 RESERVED_PREFIXES = ("train/", "val/", "speed/")
-"""What the names of a training's own metrics begin with."""
+"""The beginnings of the names of the metrics that every training records itself."""
 
 
 class Callback:
-    """Base class of callbacks; a subclass overrides what it needs.
+    """Base class of callbacks; a subclass overrides the methods that it needs.
 
-    They are called in the process and thread of the training, which waits for them; all but
-    `on_gradients` in rank 0 only.
+    The methods are called in the process and thread of the training, which waits for them. All
+    methods but `on_gradients` are called in rank 0 only.
 
     Attributes:
-        only_observes: whether the training makes the same updates without this callback, since it
-            leaves the model, its modules' hooks and the gradients as they are. If all callbacks
-            only observe, a step on a GPU may be a CUDA graph, which runs no Python.
+        only_observes: whether the training makes the same updates without this callback, since the
+            callback changes neither the model, nor its modules' hooks, nor the gradients. If all
+            callbacks only observe, a step on a GPU may be a CUDA graph, which runs no Python.
     """
 
     only_observes: ClassVar[bool] = False
@@ -47,7 +47,7 @@ class Callback:
     def on_gradients(self, event: GradientEvent) -> None:
         """Change the gradients after clipping, before the update.
 
-        Every process calls it, since all of them have to make the same update.
+        Every process calls this method, since all processes have to make the same update.
         """
 
     def on_evaluation(self, event: EvaluationEvent) -> None:
@@ -59,11 +59,11 @@ class Callback:
     def on_end(self, event: EndEvent) -> None:
         """React to the end of the training, after its last checkpoint.
 
-        It is not called after an error or a signal; `on_close` is.
+        This method is not called after an error or a signal, but `on_close` is.
         """
 
     def on_close(self, event: CloseEvent) -> None:
-        """Free what the callback holds, such as files: also after an error or a signal."""
+        """Free what the callback holds, such as files, even after an error or a signal."""
 
 
 HOOKS = tuple(name for name in vars(Callback) if name.startswith("on_"))
@@ -98,19 +98,20 @@ class Event:
         """Record a number of this step in metrics.jsonl and TensorBoard.
 
         Raises:
-            InputError: the training uses the name itself, or the value is not one number.
+            InputError: the training itself uses the name, or the value is not a single number.
         """
-        # `step` is the key by which metrics.jsonl names the step itself.
-        is_name = isinstance(name, str) and name not in ("", "step")
-        if not is_name or name.startswith(RESERVED_PREFIXES):
+        # Each line of metrics.jsonl has the number of the step under the key `step`.
+        is_possible_name = isinstance(name, str) and name not in ("", "step")
+        if not is_possible_name or name.startswith(RESERVED_PREFIXES):
             raise InputError(
                 f"log: the name {name!r} is taken; choose another, such as 'mine/{name}'"
             )
         try:
             number = float(value)
-        except (TypeError, ValueError, RuntimeError):  # RuntimeError: a tensor of several numbers
-            kind = type(value).__name__
-            raise InputError(f"log: {name} is a {kind}, expected one number") from None
+        except (TypeError, ValueError, RuntimeError):
+            # A tensor with several numbers raises RuntimeError.
+            type_name = type(value).__name__
+            raise InputError(f"log: {name} is a {type_name}, expected one number") from None
         self.trainer.monitor.scalars(self.step, {name: number})
 
     def stop(self) -> None:
@@ -120,7 +121,7 @@ class Event:
 
 @dataclass(frozen=True)
 class StartEvent(Event):
-    """The training begins, at step 0 or at that of the checkpoint it resumes from."""
+    """The training begins, at step 0 or at the step of the checkpoint that it resumes from."""
 
     hook: ClassVar = "on_start"
 
@@ -161,8 +162,8 @@ class GradientEvent(Event):
     """Gradients were computed and clipped.
 
     Attributes:
-        generator: for random numbers on the CPU. The run's seed and the step seed it, so that it is
-            the same in all processes.
+        generator: draws random numbers on the CPU. It is seeded with the run's seed and the step,
+            so that all processes draw the same numbers.
     """
 
     hook: ClassVar = "on_gradients"
@@ -175,8 +176,8 @@ class EvaluationEvent(Event):
 
     Attributes:
         loss: validation loss, in nats per token.
-        bits_per_char: the same in bits per character.
-        sample: text that the model generated; empty with `train.sample_tokens` 0.
+        bits_per_char: the same loss in bits per character.
+        sample: text that the model generated; empty if `train.sample_tokens` is 0.
     """
 
     hook: ClassVar = "on_evaluation"
@@ -187,7 +188,11 @@ class EvaluationEvent(Event):
 
 @dataclass(frozen=True)
 class CheckpointEvent(Event):
-    """A checkpoint was written; `is_best`: its validation loss is the lowest so far."""
+    """A checkpoint was written.
+
+    Attributes:
+        is_best: whether its validation loss is the lowest so far.
+    """
 
     hook: ClassVar = "on_checkpoint"
     folder: Path
@@ -203,13 +208,13 @@ class EndEvent(Event):
 
 @dataclass(frozen=True)
 class CloseEvent(Event):
-    """The training is left: it has ended, or a signal or an error interrupted it."""
+    """The training is over: it has ended, or a signal or an error has interrupted it."""
 
     hook: ClassVar = "on_close"
 
 
 AnyEvent = StartEvent | StepEvent | GradientEvent | EvaluationEvent | CheckpointEvent | EndEvent
-"""What `CallbackGroup.call` passes on; a `CloseEvent` has a method of its own."""
+"""The events of `CallbackGroup.call`; a `CloseEvent` is passed on by `CallbackGroup.close`."""
 AnyCallback = Callback | Callable[[StepEvent], Any]
 """A `Callback`, or a function that is called after each step."""
 
@@ -223,32 +228,33 @@ class _StepFunction(Callback):
 
 
 def as_callbacks(given: Sequence[AnyCallback]) -> list[Callback]:
-    """Return callbacks; a plain function becomes one with `on_step` only.
+    """Return the given callbacks; a plain function becomes a callback that has only `on_step`.
 
     Raises:
-        ConfigError: one is neither, or has a method named like a hook that does not exist.
+        ConfigError: an item is neither a callback nor a function, or a callback has a method whose
+            name begins with `on_` but is not the name of a hook.
     """
     if not isinstance(given, Sequence):
         raise ConfigError(f"callbacks is {given!r}, expected a list, such as [watch]")
     callbacks: list[Callback] = []
-    for each in given:
-        # A class is callable too, but a call of it at each step would only make an object.
-        is_function = callable(each) and not isinstance(each, type)
-        if isinstance(each, Callback):
-            _refuse_unknown_hooks(each)
-            callbacks.append(each)
+    for item in given:
+        # A class can be called too, but to call it at each step would only create objects.
+        is_function = callable(item) and not isinstance(item, type)
+        if isinstance(item, Callback):
+            _refuse_unknown_hooks(item)
+            callbacks.append(item)
         elif is_function:
-            callbacks.append(_StepFunction(each))
+            callbacks.append(_StepFunction(item))
         else:
             raise ConfigError(
-                f"callbacks: got {each!r}, "
+                f"callbacks: got {item!r}, "
                 "expected a function or an object of a subclass of gpt.Callback"
             )
     return callbacks
 
 
 def _refuse_unknown_hooks(callback: Callback) -> None:
-    """Raise ConfigError for a method like `on_evaluate`, which would silently never be called."""
+    """Raise ConfigError for a method such as `on_evaluate`, which would never be called."""
     for name in dir(callback):
         is_hook_like = name.startswith("on_") and callable(getattr(callback, name))
         if is_hook_like and name not in HOOKS:
@@ -259,11 +265,11 @@ def _refuse_unknown_hooks(callback: Callback) -> None:
 
 
 def _suggest_hook(name: str) -> str:
-    """Return which hook was probably meant, as part of a message; or nothing."""
-    # All names begin with `on_`, which makes any two look similar: what follows has to be similar
-    # too.
-    rests = [hook.removeprefix("on_") for hook in HOOKS]
-    if not nearest(name.removeprefix("on_"), rests):
+    """Return a suggestion of the hook that was probably meant, as part of a message, or ""."""
+    # All hooks begin with `on_`, which makes any two names similar. So the rest of the name has to
+    # be similar too.
+    rests_of_hooks = [hook.removeprefix("on_") for hook in HOOKS]
+    if not nearest(name.removeprefix("on_"), rests_of_hooks):
         return ""
     return nearest(name, HOOKS)
 
@@ -277,9 +283,10 @@ class _Request(IntEnum):
 
 
 class CallbackGroup:
-    """Calls the callbacks of rank 0, and tells all processes of a training what they ask for.
+    """Calls the callbacks of rank 0, and tells all processes what the callbacks ask for.
 
-    After an error no callback is called any more but by `close`; `sync_across_ranks` raises it.
+    After an error of a callback, `call` calls no callback any more, and `sync_across_ranks` raises
+    the error. `close` still calls every callback.
 
     Attributes:
         gradient_callbacks: the callbacks that change gradients, which every process calls.
@@ -291,10 +298,12 @@ class CallbackGroup:
     def __init__(self, callbacks: Sequence[Callback], world: World) -> None:
         self._world = world
         self._callbacks: Sequence[Callback] = callbacks if world.is_main else ()
-        # Kept apart, since they are called in every process.
-        self.gradient_callbacks = [each for each in callbacks if _changes_gradients(each)]
-        # Rank 0 may have callbacks that the others have not been given. All processes must agree
-        # whether `sync_across_ranks` communicates: one that waited for the others would hang.
+        # Unlike the other callbacks, these are called in every process.
+        self.gradient_callbacks = [
+            callback for callback in callbacks if _changes_gradients(callback)
+        ]
+        # Rank 0 may have callbacks that the other ranks were not given. All processes must agree on
+        # whether `sync_across_ranks` communicates: a process that did so alone would wait forever.
         self._any_rank_has_callbacks = world.all_reduce_max(len(callbacks)) > 0
         self.is_asked_to_stop = False
         self.stopped = False
@@ -302,20 +311,22 @@ class CallbackGroup:
         self._error: Exception | SystemExit | KeyboardInterrupt | None = None
 
     def call(self, event: AnyEvent) -> None:
-        """Call the method for an event; keep an error until all processes can hear of it.
+        """Call the method of each callback for an event, and keep an error for `sync_across_ranks`.
 
-        Raised at once, it would leave the other processes waiting for this one in their next
+        If the error were raised at once, the other processes would wait for this one in their next
         communication.
         """
-        called = self._callbacks
+        callbacks = self._callbacks
         if isinstance(event, GradientEvent):
-            called = self.gradient_callbacks
-        for callback in called:
+            callbacks = self.gradient_callbacks
+        for callback in callbacks:
             if self._error is not None:
                 return
             try:
-                getattr(callback, event.hook)(event)
+                hook = getattr(callback, event.hook)  # the method, such as `callback.on_step`
+                hook(event)
             except (Exception, SystemExit, KeyboardInterrupt) as error:
+                # A callback may also call `sys.exit`, or Ctrl-C may interrupt it.
                 self._error = error
 
     def close(self, event: CloseEvent) -> None:
@@ -327,26 +338,30 @@ class CallbackGroup:
         """Set `stopped` and `failed` in all processes.
 
         Args:
-            then_raise: whether an error of a callback is raised now, or by a later call.
+            then_raise: whether to raise an error of a callback now; otherwise a later call raises
+                it.
 
         Raises:
-            Exception: a callback's own error, in its process.
+            Exception: a callback of this process has failed; this is its error.
             PeerError: a callback of another process has failed.
         """
-        if not self._any_rank_has_callbacks:  # the same in all processes, see `__init__`
+        # All processes agree on this value, so that none of them waits in vain below.
+        if not self._any_rank_has_callbacks:
             return
-        # The strongest request of any process is the one that all of them follow.
         request = _Request.CONTINUE
         if self.is_asked_to_stop:
             request = _Request.STOP
         if self._error is not None:
             request = _Request.FAIL
+        # All processes follow the strongest request of any process.
         strongest = self._world.all_reduce_max(request)
         self.stopped = strongest >= _Request.STOP
         self.failed = strongest >= _Request.FAIL
         if self.failed and then_raise:
-            # Without an error of its own this process ends because another one fails.
-            raise self._error or PeerError(1)
+            if self._error is not None:
+                raise self._error
+            # A callback of another process has failed, and ends this process with exit code 1.
+            raise PeerError(1)
 
 
 def _changes_gradients(callback: Callback) -> bool:

@@ -1,7 +1,7 @@
 """Distillation: a run learns from its text, and from what a finished run, its teacher, predicts.
 
-The predictions are smoother than the text, so that the student overfits later, also where the
-teacher has the same architecture ("born-again networks", Furlanello et al. 2018, 1805.04770).
+The predictions are smoother than the text, so that the student overfits later, even if the teacher
+has the same architecture ("born-again networks", Furlanello et al. 2018, 1805.04770).
 
 A training meets distillation in two places: `teacher_fields` adds the teacher's probabilities to
 each batch, as a field, and the objective compares those of the student with them.
@@ -35,8 +35,8 @@ class SoftTargets:
     """What a teacher predicts for a split.
 
     Attributes:
-        probabilities: those of the token after each of N positions, (N, V). They are float16 to
-            save memory, since the tensor is as large as the split times the vocabulary.
+        probabilities: probabilities of the token after each of N positions, (N, V). They are
+            float16 to save memory, since the tensor is as large as the split times the vocabulary.
     """
 
     probabilities: Tensor
@@ -55,16 +55,16 @@ def teacher_fields(
     world: World,
     report: Report,
 ) -> dict[str, Field]:
-    """Return the field of a batch that has the predictions of `train.teacher`.
+    """Return the field of a batch with the predictions of `train.teacher`, by the field's name.
 
-    The teacher predicts the whole training split here: each position then costs one pass, however
-    often the student learns it, and the teacher itself is not kept in memory. Without a teacher the
-    batches have no such field.
+    The teacher predicts the whole training split here, so that it predicts each position once,
+    however often the student learns it, and is not kept in memory. Without a teacher there are no
+    fields.
 
     Raises:
-        CheckpointError: there is no such run, it is not finished, or it has another vocabulary.
+        CheckpointError: there is no such run, or the run is not finished or has another vocabulary.
         DataError: the text is shorter than the teacher's window.
-        DeviceError: there is no memory for the probabilities.
+        DeviceError: there is too little memory for the probabilities.
     """
     if config.train.teacher is None:
         return {}
@@ -73,19 +73,20 @@ def teacher_fields(
     folder = world.rank_zero(lambda: find_teacher(name, runs))
     with world.together():
         _require_memory(dataset, config)
-        # The folder is found as it is, so that the second argument, where names are looked for, has
-        # no effect.
+        # `folder` exists, so that it is not looked for in the second argument, the folder of all
+        # runs.
         teacher = load_trained(folder, folder.parent, compute.device, report=report)
-        has_same_ids = teacher.model.vocab_size == config.model.vocab_size
-        if not has_same_ids or teacher.tokenizer.to_dict() != dataset.tokenizer.to_dict():
+        has_same_size = teacher.model.vocab_size == config.model.vocab_size
+        has_same_tokenizer = teacher.tokenizer.to_dict() == dataset.tokenizer.to_dict()
+        if not has_same_size or not has_same_tokenizer:
             raise CheckpointError(
                 f"train.teacher is {folder}, which has another vocabulary than this run"
             )
         dataset.check_length(teacher.model.config.block_size)
         report(f"{folder} predicts the training split")
-        # Silent, since the student will report the same about kernels.
+        # The kernels are reported later, when the student uses the same ones.
         use_native_kernels(teacher.model, config.run, compute, settings, silent)
-        # The teacher's logits mean probabilities only at the temperature at which it was trained.
+        # The teacher's logits give its probabilities only at the temperature of its training.
         temperature = teacher.config.train.logit_temperature
         batch_size = config.train.batch_size
         probabilities = predict(
@@ -95,17 +96,24 @@ def teacher_fields(
 
 
 def find_teacher(name: str, runs: Path) -> Path:
-    """Return the best checkpoint of a finished run; CheckpointError: there is none of that name."""
+    """Return the best checkpoint of a finished run.
+
+    Raises:
+        CheckpointError: there is no run of that name, or the run is not finished.
+    """
     try:
         folder = find_checkpoint(expand_home(name, "train.teacher"), runs)
     except CheckpointError as error:
         raise CheckpointError(f"train.teacher: {error}") from None
-    run = RunFolder(folder.parent.parent)  # a checkpoint is runs/NAME/checkpoints/step-000250
+    # The folder of a checkpoint is runs/NAME/checkpoints/step-000250.
+    run = RunFolder(folder.parent.parent)
     config = run.config()
-    last = run.pointed("last")
-    if config is None or last is None:
+    last_checkpoint = run.pointed("last")
+    if config is None or last_checkpoint is None:
         raise CheckpointError(f"train.teacher is {folder}, which is not a checkpoint of a run")
-    if not TrainingState.from_dict(read_state(last)).is_over(config.train):
+    # The best checkpoint may be older than the end of the run, which only the last one shows.
+    last_state = TrainingState.from_dict(read_state(last_checkpoint))
+    if not last_state.is_over(config.train):
         raise CheckpointError(
             f"train.teacher is {folder}, whose run is not finished; finish it with --resume auto"
         )
@@ -113,11 +121,11 @@ def find_teacher(name: str, runs: Path) -> Path:
 
 
 def _require_memory(dataset: Dataset, config: Config) -> None:
-    """Raise DeviceError unless there is memory for the probabilities over the training split."""
+    """Raise DeviceError unless there is memory for the teacher's probabilities."""
     vocab_size = config.model.vocab_size or dataset.tokenizer.vocab_size
     num_bytes = len(dataset.train) * vocab_size * torch.float16.itemsize
     remedy = "the corpus or its vocabulary, or leave out train.teacher"
-    # The probabilities stay on the CPU, whatever the device of the run: a step needs few of them.
+    # The probabilities stay on the CPU, since a step needs only a few of them on its device.
     require_memory(num_bytes, "the teacher's probabilities", remedy, torch.device("cpu"))
 
 
@@ -132,28 +140,30 @@ def predict(
 ) -> Tensor:
     """Return the probabilities of the token after each of N positions, (N, V) float16.
 
-    The windows are adjacent. The last one begins early enough to be full, and predicts again the
-    positions that it shares with the window before.
+    The windows are adjacent. Only the last window overlaps the one before it, since it begins early
+    enough to be full.
 
     Args:
         model: the teacher, in eval mode.
-        temperature: divides the logits, as in the training of the teacher.
+        tokens: the N tokens of the split.
+        batch_size: number of windows that are predicted together.
+        temperature: divides the logits, as it did in the training of the teacher.
     """
     length = model.config.block_size
     vocab_size = model.config.vocab_size
     assert vocab_size is not None
     probabilities = torch.empty(len(tokens), vocab_size, dtype=torch.float16)
-    # where each window begins; the last one at the latest where it is full
-    starts = np.minimum(np.arange(0, len(tokens), length), len(tokens) - length)
+    last_start = len(tokens) - length  # the last position at which a full window can begin
+    starts = np.minimum(np.arange(0, len(tokens), length), last_start)
     batches = np.split(starts, range(batch_size, len(starts), batch_size))
     with progress_bar(report, "predicting the training split", len(starts), "windows") as advance:
-        for batch in batches:  # (B,)
-            windows = tokens[batch[:, None] + np.arange(length)]  # (B, T)
+        for batch_starts in batches:  # (B,)
+            windows = tokens[batch_starts[:, None] + np.arange(length)]  # (B, T)
             inputs = torch.from_numpy(np.asarray(windows).astype(np.int64))
             with compute.allow_tf32(), compute.autocast():
                 logits = model(to_device(inputs, compute.device))  # (B, T, V)
-            predicted = (logits.float() / temperature).softmax(-1).half().cpu()
-            for start, window in zip(batch, predicted, strict=True):  # window is (T, V)
-                probabilities[start : start + length] = window
-            advance(len(batch))
+            predictions = (logits.float() / temperature).softmax(-1).half().cpu()
+            for start, prediction in zip(batch_starts, predictions, strict=True):  # (T, V)
+                probabilities[start : start + length] = prediction
+            advance(len(batch_starts))
     return probabilities

@@ -28,16 +28,16 @@ Steps with the same signature launch the same kernels, and so can be replays of 
 def can_capture(
     config: Config, compute: Compute, world: World, callbacks: Sequence[Callback]
 ) -> bool:
-    """Return whether every step launches the same kernels, so that a CUDA graph can replay it."""
+    """Return whether a CUDA graph can replay the steps of a training."""
     conditions = (
         compute.device.type == "cuda",
-        # GradScaler reads back whether gradients overflowed
+        # In float16, GradScaler reads from the device whether the gradients overflowed.
         compute.dtype != torch.float16,
-        # the collectives of DDP belong to another stream
+        # With several processes, DDP communicates on another stream than the one of a graph.
         world.size == 1,
-        # run.kernels=torch asks for plain launches
+        # With run.kernels=torch the user asks for steps without graphs.
         config.run.kernels != "torch",
-        # A replay runs no Python: neither that of a plugin, nor hooks that a callback has put into
+        # A replay runs no Python, neither that of a plugin nor hooks that a callback has added to
         # the model.
         not used_plugins(config),
         all(callback.only_observes for callback in callbacks),
@@ -47,7 +47,7 @@ def can_capture(
 
 @dataclass(frozen=True)
 class StaticInputs(StepInputs):
-    """The inputs of a captured step, in memory of the device at addresses that stay the same.
+    """The inputs of a captured step, at addresses of the device's memory that stay the same.
 
     Attributes:
         step: () int64.
@@ -63,27 +63,26 @@ class StaticInputs(StepInputs):
 
     @classmethod
     def allocate(cls, inputs: StepInputs, device: torch.device) -> "StaticInputs":
-        """Return memory on the device for inputs like the given ones, filled with their values."""
+        """Copy inputs into new memory on the device."""
         mtp_scale = None
         if inputs.mtp_scale is not None:
             mtp_scale = torch.empty((), device=device)
+        empty_like = partial(_empty_like, device=device)
         static = cls(
             step=torch.empty((), dtype=torch.int64, device=device),
             num_tokens=torch.empty((), device=device),
             mtp_scale=mtp_scale,
             learning_rates=[torch.empty((), device=device) for _ in inputs.learning_rates],
-            micro_batches=[
-                batch.map(partial(_empty_like, device=device)) for batch in inputs.micro_batches
-            ],
+            micro_batches=[batch.map(empty_like) for batch in inputs.micro_batches],
         )
         static.copy_from(inputs)
         return static
 
     def copy_from(self, inputs: StepInputs) -> None:
-        """Overwrite the inputs, without waiting for the device.
+        """Overwrite these inputs with others of the same shapes, without waiting for the device.
 
-        `fill_` hands a number over as an argument of its kernel: unlike a copy from memory of the
-        CPU, it needs no pinned memory in order not to wait.
+        `fill_` passes a number as an argument of its kernel. Unlike a copy from the CPU's memory,
+        it does not wait for the device even if the memory is not pinned.
         """
         self.step.fill_(inputs.step)
         self.num_tokens.fill_(inputs.num_tokens)
@@ -94,8 +93,8 @@ class StaticInputs(StepInputs):
             static_rate.fill_(rate)
         for static_batch, batch in zip(self.micro_batches, inputs.micro_batches, strict=True):
             for static_tensor, tensor in zip(static_batch.tensors, batch.tensors, strict=True):
-                # From the CPU to the device by pinned memory, which need not be waited for, and
-                # then on the device into the memory that the graph reads.
+                # `to_device` copies from pinned memory, for which the CPU need not wait. `copy_`
+                # then copies on the device, into the memory that the graph reads.
                 static_tensor.copy_(to_device(tensor, static_tensor.device))
 
 
@@ -122,8 +121,9 @@ class CapturedStep:
 class GraphedStepper(Stepper):
     """Captures a step as a CUDA graph and replays it, without hooks and other Python.
 
-    The first step with a signature runs as usual, and allocates what lives longer than a step, such
-    as the optimizer's moments. The second one is captured, and it and all later ones are replays.
+    The first step with a signature runs without a graph, and allocates what lives longer than a
+    step, such as the optimizer's moments. The second step is captured; this step and all later ones
+    with the same signature are replays of the graph.
     """
 
     def __init__(self, *arguments: Any) -> None:
@@ -141,12 +141,16 @@ class GraphedStepper(Stepper):
     ) -> StepResult:
         """Do update `number`, as `Stepper.step` does.
 
-        The step runs without a graph if its signature is new, or if Python changes its gradients.
+        The step runs without a graph if its signature is new, or if `change_gradients` is given,
+        which is Python.
         """
         inputs = self._inputs(number, learning_rate, micro_batches)
         signature = _signature(inputs)
-        if change_gradients is not None or signature not in self._warmed_up:
+        is_new = signature not in self._warmed_up
+        if is_new or change_gradients is not None:
             self._warmed_up.add(signature)
+            # autograd accumulates a gradient on the stream on which the gradient was first made,
+            # and a capture has a stream of its own. So this step runs on that stream too.
             with self._capturer.on_own_stream():
                 return self._run(inputs, change_gradients)
         if signature not in self._captured:
@@ -157,37 +161,37 @@ class GraphedStepper(Stepper):
         """Record the kernels of a step without running them.
 
         Raises:
-            DeviceError: the step does something that a graph cannot hold.
+            DeviceError: a graph cannot contain something that the step does.
         """
         static = StaticInputs.allocate(inputs, self.compute.device)
-        # The gradients of the last step go first: the graph has memory for gradients of its own,
-        # and both would be held at the same time.
+        # The graph allocates gradients of its own. Those of the last step are freed first, so that
+        # both are never in memory together.
         self.optimizer.zero_grad(set_to_none=True)
-        captured = self._capturer.capture("a step", "set run.kernels=torch")
-        with captured as graph, self._capturable_optimizer():
-            # The kernels are recorded here, and run only in a replay: the weights stay as they
-            # are, and `result` names memory that nothing has written yet.
+        capture = self._capturer.capture("a step", "set run.kernels=torch")
+        with capture as graph, self._capturable_optimizer():
+            # The kernels are only recorded here, and run in a replay: the weights stay as they are,
+            # and nothing has been written to the memory of `result` yet.
             result = self._run(static, change_gradients=None)
         return CapturedStep(graph, static, result)
 
     @contextmanager
     def _capturable_optimizer(self) -> Iterator[None]:
-        """Let the optimizer read learning rates from the device; restore its settings at the end.
+        """Let the optimizer read learning rates from the device inside this context.
 
-        The step writes tensors into the groups, and the settings are saved in checkpoints, which
-        hold numbers.
+        The captured step sets the learning rates of the parameter groups to tensors. Checkpoints
+        contain the groups, with numbers, so that the groups are restored at the end.
         """
         groups = self.optimizer.param_groups
-        settings = [dict(group) for group in groups]
+        original_groups = [dict(group) for group in groups]
         for group in groups:
-            # torch's name of the option by which the learning rate may be a tensor
+            # With this option torch's optimizers accept a learning rate that is a tensor.
             group["capturable"] = True
         try:
             yield
         finally:
-            for group, before in zip(groups, settings, strict=True):
+            for group, original in zip(groups, original_groups, strict=True):
                 group.clear()
-                group.update(before)
+                group.update(original)
 
 
 def _empty_like(tensor: Tensor, device: torch.device) -> Tensor:
