@@ -1,8 +1,8 @@
 """Cross-entropy of a batch, and its mean over a split, which is read in windows.
 
-There are two protocols, whose losses are not comparable. `full_batches` reads a text once in order,
-in blocks of `block_size`: it gives the loss to report. `sliding_batches` overlaps the windows, so
-that every token has a long context.
+There are two protocols, whose losses are not comparable. `full_batches` reads a text once, in
+adjacent blocks of `block_size`; the reported losses are computed from these. `sliding_batches`
+reads overlapping windows, so that every token has a long context.
 """
 
 import math
@@ -28,7 +28,7 @@ class Evaluation:
 
     Attributes:
         loss: the mean, in nats per token.
-        tokens: the number of targets that it is the mean of.
+        tokens: the number of targets over which the loss is the mean.
     """
 
     loss: float
@@ -51,9 +51,9 @@ def summed_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def summed_loss(model: nn.Module, inputs: Tensor, targets: Tensor, compute: Compute) -> Tensor:
-    """Run the model on a batch, (B, T) each; return its summed cross-entropy, in nats.
+    """Run the model on inputs and targets, (B, T) each; return the summed cross-entropy, in nats.
 
-    The logits are freed on return: kept during the backward pass, they would raise its peak memory.
+    The logits are freed on return, since they would raise the peak memory of a backward pass.
     """
     with compute.autocast():
         logits = model(to_device(inputs, compute.device))
@@ -70,14 +70,15 @@ def evaluate(
     compute: Compute,
     poll: Callable[[], None] = never_stop,
 ) -> Evaluation:
-    """Compute the mean loss over batches, as of `full_batches`, with the model in eval mode.
+    """Compute the mean loss over batches, such as those of `full_batches`, in eval mode.
 
-    `poll` is called before every batch; an exception from it ends the evaluation.
+    Args:
+        poll: called before every batch; an exception that it raises ends the evaluation.
     """
-    losses, tokens = batch_losses(model, batches, compute, poll)
-    # `fsum` rounds once, at the end: the sum does not depend on the order of the batches, and so
-    # not on how they are distributed over processes.
-    return Evaluation(math.fsum(losses) / tokens, tokens)
+    losses, num_targets = batch_losses(model, batches, compute, poll)
+    # `fsum` rounds only once, at the end. So the sum does not depend on the order of the batches,
+    # nor on how they are distributed over processes.
+    return Evaluation(math.fsum(losses) / num_targets, num_targets)
 
 
 @torch.no_grad()
@@ -86,42 +87,44 @@ def batch_losses(
 ) -> tuple[list[float], int]:
     """Return the loss of each batch, summed over positions, and the number of all targets.
 
-    See `evaluate`.
+    The arguments are those of `evaluate`.
     """
     losses: list[Tensor] = []
-    tokens = 0
+    num_targets = 0
     with eval_mode(model):
         for inputs, targets in batches:
             poll()
             losses.append(summed_loss(model, inputs, targets, compute))
-            # targets are on the CPU, so that this reads nothing back
-            tokens += int((targets != IGNORE).sum())
-    # The losses are read back once, so that a GPU does not wait between batches.
-    return torch.stack(losses).tolist(), tokens
+            # The targets are on the CPU, so that counting them does not wait for a GPU.
+            num_targets += int((targets != IGNORE).sum())
+    # All losses are read together at the end, so that a GPU does not wait between batches.
+    return torch.stack(losses).tolist(), num_targets
 
 
 def full_batches(tokens: Tokens, block_size: int, batch_size: int) -> Iterator[Batch]:
-    """Yield the text in adjacent blocks, in order; each token but the first is predicted once."""
+    """Yield a text in adjacent blocks, in which each token but the first is predicted once."""
     return sliding_batches(tokens, block_size, batch_size, stride=block_size)
 
 
 def sliding_batches(
     tokens: Tokens, block_size: int, batch_size: int, stride: int
 ) -> Iterator[Batch]:
-    """Yield windows `stride` apart; each predicts only tokens after the end of the one before.
+    """Yield windows that begin `stride` tokens apart, in batches.
 
-    The first window predicts all of its tokens.
+    Each window predicts only the tokens after the end of the window before it. The first window
+    predicts all of its tokens.
     """
-    # The last token is only a target, so that windows are cut from the inputs before it.
+    # The last token is only a target.
     num_inputs = len(tokens) - 1
-    # The windows that do not reach past the end are computed together, as batches of one shape.
+    # Windows of the whole block size have the same shape, so that they can be batched.
     num_whole = max(0, (num_inputs - block_size) // stride + 1)
     starts = range(0, num_whole * stride, stride)
     for first in range(0, num_whole, batch_size):
         yield _windows(tokens, starts[first : first + batch_size], block_size, num_scored=stride)
-        release_pages(tokens)  # a long text would fill the memory while it is read
-    # The last window, if inputs are left, is shorter: it ends with the text.
+        release_pages(tokens)  # otherwise a long text fills the memory while it is read
+    # If some tokens are not predicted yet, the last window is shorter, and ends with the text.
     last_start = num_whole * stride
+    # The last whole window begins one stride before, and all tokens up to its end are predicted.
     num_predicted = last_start - stride + block_size if num_whole > 0 else 0
     num_left = num_inputs - num_predicted
     if num_left > 0:
@@ -129,15 +132,15 @@ def sliding_batches(
 
 
 def _windows(tokens: Tokens, starts: Sequence[int], length: int, num_scored: int) -> Batch:
-    """Return windows of `length` tokens, which predict only their last `num_scored` ones.
+    """Return windows of `length` inputs as a batch, in which only the last targets are predicted.
 
-    The window at the beginning of the text predicts all of its tokens, since no earlier window
-    predicts them.
+    Each window predicts its last `num_scored` targets. The window at the beginning of the text
+    predicts all of its targets, since no earlier window predicts them.
     """
     positions = np.array(starts)[:, None] + np.arange(length + 1)  # (B, T + 1)
     windows: Tensor = torch.from_numpy(tokens[positions].astype(np.int64))
     inputs = windows[:, :-1]
-    # A copy, since a view would share its memory with the inputs, which stay as they are.
+    # The targets are copied, since a view shares memory with the inputs, which must not change.
     targets = windows[:, 1:].clone()
     for row, start in enumerate(starts):
         if start > 0:

@@ -1,4 +1,4 @@
-"""The metrics of a run: its speed is measured; files, TensorBoard and the terminal show them."""
+"""The metrics of a run: its speed, and monitors that write metrics to files and the terminal."""
 
 import json
 import math
@@ -21,24 +21,25 @@ from gpt.system.progress import Report
 
 
 class Monitor:
-    """Receives the metrics of a run; a subclass overrides what it needs.
+    """Receives the metrics of a run; a subclass overrides the methods that it needs.
 
-    `step` is always the number of optimizer steps done so far.
+    The argument `step` is always the number of optimizer steps done so far.
     """
 
     def start(self, step: int, evaluated: bool = True) -> None:
-        """Open files, and drop what an earlier process recorded after `step`.
+        """Open files, and drop the metrics that an earlier process recorded after `step`.
 
         Args:
-            evaluated: whether the evaluation of `step` is in the checkpoint. Otherwise it is
-                dropped too: the earlier process was killed before it saved that evaluation.
+            evaluated: whether the evaluation of `step` is in the checkpoint. If it is not, since
+                the earlier process was killed before it saved the evaluation, the metrics of that
+                evaluation are dropped too.
         """
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Record numbers by name, such as `train/loss`."""
 
     def sample(self, step: int, text: str) -> None:
-        """Record what the model wrote."""
+        """Record a text that the model generated."""
 
     def progress(self, step: int, loss: float | None) -> None:
         """Show that a step is finished; `loss` is None if it was not read back from the device."""
@@ -50,7 +51,8 @@ class Monitor:
 class MonitorGroup(Monitor):
     """Passes everything on to each monitor.
 
-    One that cannot write, as on a full disk, causes a warning once, and the run continues.
+    If a monitor cannot write, for example on a full disk, the user is warned once, and the run
+    continues.
     """
 
     def __init__(self, monitors: Sequence[Monitor], report: Report) -> None:
@@ -62,7 +64,7 @@ class MonitorGroup(Monitor):
         for monitor in self._monitors:
             with self._warning_of(monitor):
                 monitor.start(step, evaluated)
-        # A monitor that could not start has no file to write to, and is left out from now on.
+        # A monitor that could not start has no file to write to, so that it is not called again.
         self._monitors = [monitor for monitor in self._monitors if monitor not in self._failed]
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
@@ -111,8 +113,8 @@ class RunFiles(Monitor):
     def start(self, step: int, evaluated: bool = True) -> None:
         """Keep the complete lines up to `step`; a line cut short by a crash is dropped."""
         if not self._run.metrics.is_file():
-            # Only the owner may write the file, others may read it. The umask alone might let
-            # others write too.
+            # Mode 644 lets only the owner write the file, and others read it. With the umask alone
+            # others might write it too.
             self._run.metrics.touch(mode=0o644)
             return
         lines = read_file(self._run.metrics, MAX_METRICS_BYTES).splitlines(keepends=True)
@@ -120,32 +122,35 @@ class RunFiles(Monitor):
         write_atomic(self._run.metrics, b"".join(kept))
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        # JSON has neither NaN nor infinity
-        finite = {name: x if math.isfinite(x) else None for name, x in values.items()}
+        # JSON has neither NaN nor infinity, so that null is written instead.
+        numbers: dict[str, float | None] = {}
+        for name, value in values.items():
+            numbers[name] = value if math.isfinite(value) else None
         with self._run.metrics.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"step": step, **finite}) + "\n")
+            file.write(json.dumps({"step": step, **numbers}) + "\n")
 
     def sample(self, step: int, text: str) -> None:
         write_atomic(self._run.samples / f"step-{step:06d}.txt", f"{text}\n".encode())
 
 
 def _belongs_to_run(line: bytes, step: int, evaluated: bool) -> bool:
-    """Return whether a line of metrics.jsonl stays when a run continues from `step`.
+    """Return whether a line of metrics.jsonl is kept when a run continues from `step`.
 
-    Lines of later steps go, since the run makes those steps again. Without `evaluated` the
-    evaluation of `step` itself goes too, since it is repeated.
+    Lines of later steps are dropped, since the run makes those steps again. Unless `evaluated` is
+    true, the evaluation of `step` is dropped too, since the run repeats it.
     """
     try:
         row = parse_json(line)
-        is_before = row["step"] < step
-        is_at = row["step"] == step
+        is_earlier_step = row["step"] < step
+        is_this_step = row["step"] == step
         is_evaluation = "val/loss" in row
     except (ValueError, KeyError, TypeError):
-        # The line is cut short: a process was killed while it wrote the line.
+        # The line is incomplete, since a process was killed while it wrote the line.
         return False
+    is_complete = line.endswith(b"\n")
     is_repeated = is_evaluation and not evaluated
-    is_kept = is_before or (is_at and not is_repeated)
-    return line.endswith(b"\n") and is_kept
+    is_of_run = is_earlier_step or (is_this_step and not is_repeated)
+    return is_complete and is_of_run
 
 
 class TensorBoard(Monitor):
@@ -156,7 +161,7 @@ class TensorBoard(Monitor):
         self._config = config
 
     def start(self, step: int, evaluated: bool = True) -> None:
-        """Open an event file; points of later steps, from before a resume, are hidden."""
+        """Open an event file, which hides the points that earlier files have of later steps."""
         from torch.utils.tensorboard import SummaryWriter  # slow to import
 
         self._writer = SummaryWriter(str(self._folder), purge_step=step + 1)
@@ -182,36 +187,37 @@ class Console(Monitor):
         self._file = file
 
     def start(self, step: int, evaluated: bool = True) -> None:
-        """Show the bar, from which the time that is left is counted."""
+        """Show the bar, and begin to measure the time, from which the time left is estimated."""
         self._first_step = step
         self._started_at = time.monotonic()
         self._bar = tqdm(
             total=self._max_steps,
             initial=step,
             unit="step",
-            disable=None,  # tqdm shows the bar only if the file is a terminal
+            disable=None,  # shows the bar only if the file is a terminal
             file=self._file,
-            smoothing=0.05,  # evaluations between steps would make the estimate jump
+            smoothing=0.05,  # a long average, so that an evaluation hardly changes the estimate
         )
 
-    def _line(self, text: str) -> None:
+    def _write_line(self, text: str) -> None:
         self._bar.write(text, file=self._file)
         self._file.flush()
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Write a line for an evaluation, and without a bar also for the loss of a step."""
         if "val/loss" in values:
-            self._line(
+            self._write_line(
                 f"step {step:>6}  validation loss {values['val/loss']:.4f} nats "
                 f"({values['val/bits_per_char']:.4f} bits per character)"
             )
         elif "train/loss" in values and self._bar.disable:
-            # Without a bar, a line says how much time is left. `max` keeps a division by zero out
-            # if this process has made no step yet.
+            # Without a bar, the line has to say how much time is left. `max` avoids a division by
+            # zero if this process has made no step yet.
             seconds = time.monotonic() - self._started_at
-            seconds_per_step = seconds / max(1, step - self._first_step)
+            steps_done = step - self._first_step
+            seconds_per_step = seconds / max(1, steps_done)
             seconds_left = seconds_per_step * (self._max_steps - step)
-            self._line(
+            self._write_line(
                 f"step {step:>6}  loss {values['train/loss']:.4f} nats  "
                 f"lr {values['train/learning_rate']:.2e}  "
                 f"grad norm {values['train/grad_norm']:.2f}  "
@@ -221,7 +227,7 @@ class Console(Monitor):
 
     def sample(self, step: int, text: str) -> None:
         quoted = [f"  | {line}" for line in text.splitlines()]
-        self._line("\n".join([f"step {step:>6}  the model writes:", *quoted]))
+        self._write_line("\n".join([f"step {step:>6}  the model writes:", *quoted]))
 
     def progress(self, step: int, loss: float | None) -> None:
         if loss is not None:
@@ -238,7 +244,7 @@ def _preformatted(text: str) -> str:
 
 
 class SpeedMeter:
-    """Measures the throughput of a run between readings; several processes share its steps."""
+    """Measures the throughput of a run, whose steps several processes may share."""
 
     def __init__(
         self,
@@ -251,13 +257,13 @@ class SpeedMeter:
         self.clock = clock
         self.tokens_per_step = config.train.sequences * config.model.block_size
         self._compute = compute
-        self._processes = processes  # how many share the steps
+        self._processes = processes  # the number of processes that share the steps
 
     def start(self, seconds_before: float) -> None:
-        """Begin to measure, after `seconds_before` of the run in earlier processes."""
+        """Begin to measure a run that earlier processes have trained for `seconds_before`."""
         rate = measure_matmul_rate(self._compute.device, self._compute.dtype)
         self._machine_flops_per_second = self._processes * rate
-        # The clock is set back, as if this process had also run the earlier ones' time.
+        # The start is set back by the time of the earlier processes, for `total_seconds`.
         self._started_at = self.clock() - seconds_before
         self.restart()
 
@@ -267,9 +273,9 @@ class SpeedMeter:
         return self.clock() - self._started_at
 
     def restart(self) -> None:
-        """Begin a new interval.
+        """Begin a new interval, so that the time since the last one does not count for any step.
 
-        The time since the last step, such as that of an evaluation, then counts for no step.
+        This is called after an evaluation, for example.
         """
         self._interval_began_at = self.clock()
         self._steps = 0
@@ -284,10 +290,11 @@ class SpeedMeter:
     def read(self) -> dict[str, float]:
         """Return the metrics since the last reading or restart, by name, and begin a new interval.
 
-        MFU is the model FLOP/s as a fraction of the machine's (Chowdhery et al. 2022, 2204.02311,
-        appendix B).
+        MFU is the FLOP/s of the model as a fraction of the machine's FLOP/s (Chowdhery et al. 2022,
+        2204.02311, appendix B).
         """
-        # at least a nanosecond: a coarse clock may not have moved between two readings
+        # A coarse clock may show the same time as at the last reading. A nanosecond then avoids a
+        # division by zero.
         seconds = max(self.clock() - self._interval_began_at, 1e-9)
         num_tokens = self._steps * self.tokens_per_step
         flops_per_second = self._flops / seconds

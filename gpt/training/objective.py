@@ -26,8 +26,8 @@ Term = Callable[[Tensor, Tensor], Tensor]
 def z_loss(logits: Tensor, targets: Tensor) -> Tensor:
     """Return the sum of (log Z)^2, where Z is the denominator of the softmax.
 
-    The softmax does not change when a number is added to all logits, so that without this term they
-    may drift. See Chowdhery et al. 2022, 2204.02311, section 5.
+    The softmax does not change when a number is added to all logits, so that without this term the
+    logits may drift. See Chowdhery et al. 2022, 2204.02311, section 5.
     """
     log_z = logits.float().logsumexp(-1)  # (B, T)
     return (log_z.square() * (targets != IGNORE)).sum()
@@ -36,9 +36,9 @@ def z_loss(logits: Tensor, targets: Tensor) -> Tensor:
 LOSS_TERMS: dict[str, Term] = {
     "z_loss": z_loss,
 }
-"""By name in `train.loss_terms`."""
+"""The loss terms, by their names in `train.loss_terms`."""
 ALWAYS_LOGGED = ("loss", "learning_rate", "grad_norm")
-"""Names that every training logs under `train/`: a loss term, logged there too, needs another."""
+"""Names that every training logs under `train/`, and which no loss term may therefore have."""
 
 
 class Losses(NamedTuple):
@@ -46,7 +46,8 @@ class Losses(NamedTuple):
 
     Attributes:
         minimized: the sum of all parts of the objective, to be backpropagated.
-        cross_entropy: that of the next token alone, which is the loss to report; detached.
+        cross_entropy: the cross-entropy of the next token alone, which is the loss to report;
+            detached.
         terms: the loss terms by name, without their weights, detached.
     """
 
@@ -57,20 +58,21 @@ class Losses(NamedTuple):
 
 @dataclass(frozen=True)
 class Objective:
-    """Runs `forward`, token ids (B, T) -> logits (B, T, V), on a batch.
+    """Computes the losses of a batch, whose weighted sum a training minimizes.
 
     Attributes:
         logit_temperature: divides the logits in training only. A model trained below 1 is less
             certain of its predictions than one trained at 1, and generalizes better if it reads its
             text several times (Guo et al. 2017, 1706.04599, section 4.2, with the temperature
             chosen before training).
-        mtp_weights: weights of the tokens after the next one, for the same logits (multi-token
-            prediction, Gloeckle et al. 2024, 2404.19737, without heads of its own). They fall
-            linearly to 0.
+        mtp_weights: weights of the losses of the tokens after the next one, which are predicted by
+            the same logits (multi-token prediction, Gloeckle et al. 2024, 2404.19737, without
+            additional heads). The weights fall linearly to 0.
         mtp_steps: the step at which `mtp_weights` reach 0.
-        teacher_weight: weight of the cross-entropy with the teacher's probabilities; that with the
-            text has the rest of 1. Up to a constant the former is the Kullback-Leibler divergence
-            from the teacher (Hinton et al. 2015, 1503.02531, section 2).
+        teacher_weight: weight of the cross-entropy with the teacher's probabilities; the loss with
+            the text has the weight 1 - teacher_weight. Up to a constant, the cross-entropy with the
+            teacher is the Kullback-Leibler divergence from it (Hinton et al. 2015, 1503.02531,
+            section 2).
         terms: further loss terms to add, by their names in `LOSS_TERMS`, with their weights.
     """
 
@@ -83,7 +85,7 @@ class Objective:
     def mtp_scale(self, step: int) -> float | None:
         """Return the factor of `mtp_weights` in update `step`, counted from 0.
 
-        None means that they no longer count, so that their losses need not be computed.
+        None means that the factor is 0, so that the losses of later tokens need not be computed.
         """
         if not self.mtp_weights or step >= self.mtp_steps:
             return None
@@ -98,14 +100,17 @@ class Objective:
     ) -> Losses:
         """Compute the losses of a batch.
 
-        The logits are freed on return: kept during the backward pass, they would raise its peak
-        memory.
+        The logits are freed on return, since they would raise the peak memory of the backward pass.
+
+        Args:
+            forward: the model, token ids (B, T) -> logits (B, T, V).
+            mtp_scale: the result of the method `mtp_scale` for the step.
         """
         batch = batch.map(partial(to_device, device=compute.device))
         targets = batch.targets  # (B, T)
         with compute.autocast():
             logits = forward(batch.inputs)  # (B, T, V)
-        if self.logit_temperature != 1:
+        if self.logit_temperature != 1:  # a division by 1 would only copy the logits
             logits = logits / self.logit_temperature
         cross_entropy = summed_cross_entropy(logits, targets)
         minimized = cross_entropy
@@ -123,53 +128,55 @@ class Objective:
     def _add_mtp(
         self, minimized: Tensor, logits: Tensor, targets: Tensor, mtp_scale: float | Tensor
     ) -> Tensor:
-        """Add the cross-entropy of later tokens, for the same logits."""
+        """Add the weighted cross-entropy of the tokens after the next one to a loss."""
         for distance, weight in enumerate(self.mtp_weights, start=1):
-            # The logits of position t predict the target of position t + distance; the last
-            # positions have none that far ahead.
-            further = summed_cross_entropy(logits[:, :-distance], targets[:, distance:])
-            minimized = minimized + mtp_scale * weight * further
+            # The logits at position t predict the target at position t + distance. The last
+            # positions have no target that far ahead.
+            later_cross_entropy = summed_cross_entropy(logits[:, :-distance], targets[:, distance:])
+            minimized = minimized + mtp_scale * weight * later_cross_entropy
         return minimized
 
     def _blend_with_teacher(
         self, minimized: Tensor, logits: Tensor, teacher_probs: Tensor
     ) -> Tensor:
-        """Average with the cross-entropy relative to the teacher's probabilities, (B, T, V)."""
-        probs = teacher_probs.flatten(0, 1).to(logits.dtype)
-        distill_loss = F.cross_entropy(logits.flatten(0, 1), probs, reduction="sum")
+        """Average a loss with the cross-entropy with the teacher's probabilities, (B, T, V)."""
+        target_probs = teacher_probs.flatten(0, 1).to(logits.dtype)  # (B T, V)
+        distill_loss = F.cross_entropy(logits.flatten(0, 1), target_probs, reduction="sum")
         return (1 - self.teacher_weight) * minimized + self.teacher_weight * distill_loss
 
 
 def build_objective(train: TrainConfig) -> Objective:
     """Return the objective of a configuration.
 
-    Multi-token prediction counts in the first two thirds of the steps: to look further ahead helps
-    early, and in the last third the model learns only the next token, for which it is used.
+    Multi-token prediction has a weight in the first two thirds of the steps, since it helps early.
+    In the last third the model learns only to predict the next token, which it is used for.
     """
+    mtp_steps = train.max_steps * 2 // 3
     return Objective(
         logit_temperature=train.logit_temperature,
         mtp_weights=train.mtp_weights,
-        mtp_steps=max(1, train.max_steps * 2 // 3),
+        mtp_steps=max(1, mtp_steps),  # a run of one step would have 0
         teacher_weight=train.teacher_weight,
         terms=tuple(train.loss_terms.items()),
     )
 
 
+# The caller may have turned gradients off, without which every term would be refused.
 @torch.inference_mode(False)
 @torch.enable_grad()
 def check_terms(config: Config, device: torch.device) -> None:
-    """Try every term of a resolved configuration on random logits.
+    """Try every loss term of a configuration, whose vocabulary size is filled in, on random logits.
 
     Raises:
-        ConfigError: a term is no sum over positions, which would double with the batch. The loss is
-            divided by the number of tokens, which would leave next to nothing of a mean.
+        ConfigError: a term cannot be used. It has to be a sum over positions, which doubles with
+            the batch: losses are divided by the number of tokens, which would make a mean tiny.
     """
     if not config.train.loss_terms:
         return
     assert config.model.vocab_size is not None
     length = config.model.block_size
     vocab_size = config.model.vocab_size
-    # A generator of its own, so that the trial does not change the random numbers of the run.
+    # The trial has its own generator, so that it does not change the random numbers of the run.
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(1, length, vocab_size, generator=generator)  # (1, T, V)
     logits = logits.to(device).requires_grad_()
@@ -192,22 +199,25 @@ def check_terms(config: Config, device: torch.device) -> None:
 
 
 def _try_term(key: str, term: Term, logits: Tensor, targets: Tensor) -> float:
-    """Return the value of a term for some logits.
+    """Return the value of a loss term for some logits.
+
+    Args:
+        key: describes the term in messages.
 
     Raises:
-        ConfigError: it raises an error, returns no number, or has no gradient.
+        ConfigError: the term raises an error, or its value is not a single number with a gradient.
     """
     try:
-        found = term(logits, targets)
-    except Exception as error:  # a plugin's function can raise anything
-        kind = type(error).__name__
-        raise ConfigError(f"{key} raises {kind}: {first_line(error)}") from error
-    if not isinstance(found, Tensor):
-        kind = type(found).__name__
-        raise ConfigError(f"{key} returns a {kind}; return a tensor of one number")
-    if found.dim() > 0:
-        shape = tuple(found.shape)
+        value = term(logits, targets)
+    except Exception as error:  # a plugin's function can raise any error
+        type_name = type(error).__name__
+        raise ConfigError(f"{key} raises {type_name}: {first_line(error)}") from error
+    if not isinstance(value, Tensor):
+        type_name = type(value).__name__
+        raise ConfigError(f"{key} returns a {type_name}; return a tensor of one number")
+    if value.dim() > 0:
+        shape = tuple(value.shape)
         raise ConfigError(f"{key} returns a tensor of shape {shape}; return its sum over positions")
-    if not found.requires_grad:
+    if not value.requires_grad:
         raise ConfigError(f"{key} has no gradient, and so no effect; compute it from the logits")
-    return float(found.detach())
+    return float(value.detach())

@@ -1,4 +1,4 @@
-"""Optimizers: `OPTIMIZERS`, by the name in `optim.name`."""
+"""Build the optimizers that `optim.name` can name, and save and load their states."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -15,16 +15,17 @@ from gpt.training.training_state import check_like
 
 
 class CombinedOptimizer:
-    """Steps, saves and loads several optimizers, by name, each with parameters of its own, as one.
+    """Steps, saves and loads several optimizers as one; each has a name and its own parameters.
 
-    It has what `torch.amp.GradScaler` reads and sets of an optimizer: `param_groups`, `grad_scale`,
-    `found_inf`, `_step_supports_amp_scaling` and `step`.
+    `torch.amp.GradScaler` accepts this class as an optimizer, since it has the attributes that
+    GradScaler reads and sets: `param_groups`, `grad_scale`, `found_inf`,
+    `_step_supports_amp_scaling` and `step`.
 
     Attributes:
         grad_scale: None, since gradients are unscaled before they are clipped.
-        found_inf: 1, on the device, if the next update must be skipped; None means that it need
-            not. Both are attributes of the class too, since GradScaler sets them on the object for
-            a step, and then deletes them there.
+        found_inf: a tensor on the device, which is 1 if the next update must be skipped; None if
+            the update must be made. `found_inf` and `grad_scale` have defaults in the class, since
+            GradScaler sets them on the object for a step and then deletes them there.
     """
 
     grad_scale: Tensor | None = None
@@ -46,12 +47,12 @@ class CombinedOptimizer:
         """Update all parameters, unless `found_inf` is 1."""
         for optimizer in self.optimizers.values():
             if _reads_found_inf(optimizer):
-                # The optimizer skips the update on the device, for which nobody has to wait.
+                # The optimizer itself skips the update on the device, without a wait for the host.
                 optimizer.found_inf = self.found_inf  # type: ignore[attr-defined]
                 optimizer.step()
             elif self.found_inf is None or not bool(self.found_inf):
-                # torch's other optimizers refuse to step while they have the attribute, so it is
-                # read here, which waits for the device.
+                # torch's other optimizers refuse to step if they have the attribute. So it is read
+                # here, which waits for the device.
                 optimizer.step()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -60,7 +61,7 @@ class CombinedOptimizer:
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        """Whether every optimizer reads `found_inf`: GradScaler then sets it, and need not wait."""
+        """Whether every optimizer reads `found_inf`, so that GradScaler need not wait for it."""
         return all(map(_reads_found_inf, self.optimizers.values()))
 
     def state_dict(self) -> dict[str, Any]:
@@ -70,8 +71,8 @@ class CombinedOptimizer:
         """Restore the state, but keep the present hyperparameters.
 
         Raises:
-            KeyError: the state has no optimizer, or no part of one, of a name.
-            ValueError: it belongs to other parameters, or is not one that a kernel can read.
+            KeyError: an optimizer, or a part of its state, is missing.
+            ValueError: the state belongs to other parameters, or a kernel could not read it.
         """
         for name, optimizer in self.optimizers.items():
             _load_state(optimizer, state[name])
@@ -81,21 +82,25 @@ def _load_state(optimizer: Optimizer, saved: dict[str, Any]) -> None:
     """Restore the state of one optimizer; see `CombinedOptimizer.load_state_dict`."""
     groups = optimizer.state_dict()["param_groups"]
     saved_groups = saved["param_groups"]
-    # In a state, parameters are named by numbers, counted over all groups.
-    if [group["params"] for group in saved_groups] != [group["params"] for group in groups]:
+    # A state names parameters by numbers, which are counted over all groups.
+    saved_numbers = [group["params"] for group in saved_groups]
+    if saved_numbers != [group["params"] for group in groups]:
         raise ValueError("the optimizer has different parameters")
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    # A parameter that never had a gradient has no state: numbers may be missing, but not unknown.
-    unknown = saved["state"].keys() - set(range(len(parameters)))
-    if unknown:
+    parameters: list[Tensor] = []
+    for group in optimizer.param_groups:
+        parameters += group["params"]
+    # A parameter that never had a gradient has no state. So numbers may be missing from the state,
+    # but it may not have numbers without a parameter.
+    unknown_numbers = saved["state"].keys() - set(range(len(parameters)))
+    if unknown_numbers:
         raise ValueError(
-            f"the saved state has moments of parameter {min(unknown)}, which does not exist"
+            f"the saved state has moments of parameter {min(unknown_numbers)}, which does not exist"
         )
     names = _state_names(optimizer)
     for number, entry in saved["state"].items():
         _check_entry(entry, parameters[number], names)
-    # All hyperparameters stay those of the present configuration, except the learning rate: it is
-    # that of the last step until the next step sets it.
+    # The hyperparameters stay those of the present configuration. Only the learning rate is that of
+    # the last step, until the next step sets it.
     for group, saved_group in zip(groups, saved_groups, strict=True):
         group["lr"] = float(saved_group["lr"])
     optimizer.load_state_dict({"state": saved["state"], "param_groups": groups})
@@ -104,14 +109,13 @@ def _load_state(optimizer: Optimizer, saved: dict[str, Any]) -> None:
 def _reads_found_inf(optimizer: Optimizer) -> bool:
     """Return whether an optimizer skips its update where its attribute `found_inf` is 1.
 
-    The fused optimizers of torch do, and say so by the attribute that is read here.
+    The fused optimizers of torch do, and show it with the attribute that is read here.
     """
     return getattr(optimizer, "_step_supports_amp_scaling", False)
 
 
 Builder = Callable[[GPT, OptimConfig, torch.device, torch.dtype], dict[str, Optimizer]]
-"""Builds the optimizers of a model, by name, from the configuration, the device and its fastest
-dtype."""
+"""Builds the optimizers of a model, by name, from `optim`, the device and its fastest dtype."""
 
 
 def build_optimizer(
@@ -119,18 +123,21 @@ def build_optimizer(
 ) -> CombinedOptimizer:
     """Build the optimizer that `config.name` names in `OPTIMIZERS`.
 
-    Matrices and embeddings are decayed, vectors (norm gains, biases) are not. Every step sets the
-    learning rate of a group to `schedule.learning_rate` times its `lr_factor`. Muon's Newton-Schulz
-    iterations run in `fast_dtype`.
+    Matrices and embeddings have weight decay, vectors (norm gains, biases) do not. Every step sets
+    the learning rate of a parameter group to `schedule.learning_rate` times the group's
+    `lr_factor`.
+
+    Args:
+        fast_dtype: type in which Muon's Newton-Schulz iterations compute.
     """
-    # An optimizer of the package has a function that builds it; a plugin gives a class.
+    # The package adds functions that build optimizers to `OPTIMIZERS`; a plugin adds a class.
     builder_or_class = OPTIMIZERS[config.name]
     if not isinstance(builder_or_class, type):
         return CombinedOptimizer(builder_or_class(model, config, device, fast_dtype))
     groups = decayed(model.parameters(), config)
     try:
         optimizer = builder_or_class(groups, config)
-    except TypeError as error:  # a plugin's class may want other arguments
+    except TypeError as error:  # the plugin's class may need other arguments
         raise ConfigError(
             f"optim.name: {config.name} cannot be made from groups and config: {error}"
         ) from error
@@ -141,7 +148,8 @@ def decayed(parameters: Iterable[Tensor], config: OptimConfig) -> list[dict[str,
     """Return two parameter groups: matrices and embeddings with weight decay, vectors without."""
     matrices: list[Tensor] = []
     vectors: list[Tensor] = []
-    for parameter in parameters:  # a module's `parameters` yields a tied weight once
+    # A weight that several modules share is decayed once: `Module.parameters` yields it once.
+    for parameter in parameters:
         if parameter.dim() >= 2:
             matrices.append(parameter)
         else:
@@ -153,7 +161,7 @@ def decayed(parameters: Iterable[Tensor], config: OptimConfig) -> list[dict[str,
 
 
 def _adamw(parameters: Iterable[Tensor], config: OptimConfig, device: torch.device) -> Optimizer:
-    fused = device.type in ("cpu", "cuda")  # where torch has the kernel
+    fused = device.type in ("cpu", "cuda")  # torch has a fused kernel for these devices
     groups = decayed(parameters, config)
     return AdamW(groups, lr=config.learning_rate, betas=config.betas, fused=fused)
 
@@ -170,11 +178,11 @@ def build_muon(
 ) -> dict[str, Optimizer]:
     """Build Muon for the matrices of the blocks, and AdamW for the rest."""
     matrices = [parameter for parameter in model.h.parameters() if parameter.dim() == 2]
-    # by identity, since `==` compares the elements of tensors
-    chosen = {id(matrix) for matrix in matrices}
-    rest = [parameter for parameter in model.parameters() if id(parameter) not in chosen]
+    # Parameters are compared by identity, since `==` compares the elements of tensors.
+    matrix_ids = {id(matrix) for matrix in matrices}
+    rest = [parameter for parameter in model.parameters() if id(parameter) not in matrix_ids]
     muon = Muon(matrices, config.muon_rate, weight_decay=config.weight_decay, dtype=fast_dtype)
-    # one schedule, in units of the peak of AdamW, gives the rates of both
+    # The schedule has AdamW's learning rate as its peak, and this factor scales it for Muon.
     muon.param_groups[0]["lr_factor"] = config.muon_rate / config.learning_rate
     return {"muon": muon, "adamw": _adamw(rest, config, device)}
 
@@ -185,16 +193,16 @@ STATES: dict[type[Optimizer], set[str]] = {
     AdamW: {"step", "exp_avg", "exp_avg_sq"},
     Muon: {"momentum"},
 }
-"""What an optimizer keeps of each parameter; fused kernels read it unchecked."""
+"""Names of what an optimizer keeps for each parameter; fused kernels read it unchecked."""
 
 
 def _state_names(optimizer: Optimizer) -> set[str] | None:
-    """Return the names of what an optimizer keeps of each parameter.
+    """Return the names of what an optimizer keeps for each parameter.
 
-    None means that it is an optimizer of a plugin, which may keep anything.
+    None means that a plugin has added the optimizer, which may keep anything.
     """
-    for kind, names in STATES.items():
-        if isinstance(optimizer, kind):
+    for optimizer_class, names in STATES.items():
+        if isinstance(optimizer, optimizer_class):
             return names
     return None
 
@@ -202,19 +210,25 @@ def _state_names(optimizer: Optimizer) -> set[str] | None:
 def _check_entry(entry: dict[str, Any], parameter: Tensor, names: set[str] | None) -> None:
     """Check the saved state of a parameter.
 
+    Args:
+        entry: the saved values, by name.
+        names: the names that the state must have; None for an optimizer of a plugin.
+
     Raises:
-        ValueError: it has other `names`, if they are known, or is neither a tensor of the
-            parameter's shape nor a number.
+        ValueError: the names differ, or a value is neither a tensor of the parameter's shape nor a
+            number.
     """
     if names is not None and entry.keys() != names:
-        expected = ", ".join(sorted(names))
-        raise ValueError(f"the optimizer keeps {expected} of a parameter, not {', '.join(entry)}")
-    # AdamW counts its steps in a tensor of one number, of the default type but not below float32
+        listed = ", ".join(sorted(names))
+        raise ValueError(f"the optimizer keeps {listed} of a parameter, not {', '.join(entry)}")
+    # AdamW counts its steps in a tensor of one number, of torch's default type or float32 if that
+    # is wider.
     step_dtype = torch.promote_types(torch.get_default_dtype(), torch.float32)
-    step = torch.zeros((), dtype=step_dtype)
+    expected_step = torch.zeros((), dtype=step_dtype)
     for name, value in entry.items():
         is_number = isinstance(value, int | float)
         # The optimizer of a plugin may count its steps in a plain number.
         if is_number and names is None:
             continue
-        check_like(name, value, step if name == "step" else parameter)
+        expected = expected_step if name == "step" else parameter
+        check_like(name, value, expected)

@@ -31,10 +31,10 @@ def check_parallel(config: Config, world: World) -> None:
 
 
 def rows_of_process(config: TrainConfig, world: World) -> Tensor | None:
-    """Return which sequences of a step this process reads, (R,) int64; None means all of them.
+    """Return the indices of the sequences of a step that this process reads, (R,) int64.
 
-    They are an equal part of every micro-batch, so that the micro-batches of a step are the same
-    for any number of processes.
+    None means that it reads all of them. Every process reads an equal part of every micro-batch, so
+    that the micro-batches of a step are the same for any number of processes.
     """
     if world.size == 1:
         return None
@@ -45,22 +45,23 @@ def rows_of_process(config: TrainConfig, world: World) -> Tensor | None:
 
 
 def parallelize(model: GPT, world: World, compute: Compute) -> Parallelism:
-    """Move a model to the device and let the processes train it together, with rank 0's weights.
+    """Move a model to the device, and let the processes train it together from rank 0's weights.
 
-    Every process keeps all parameters, and gradients are averaged during the backward pass (DDP, Li
+    Every process has all parameters, and gradients are averaged during the backward pass (DDP, Li
     et al. 2020, 2006.15704).
     """
     model.to(compute.device)
     if world.size == 1:
         return Parallelism(world, model)
-    # Buffers of a GPT are tables, which do not change: they need not be sent at each step.
-    # torch 2.13 has renamed the option.
+    # The buffers of a GPT are tables, which do not change and need not be sent in each step.
+    # Since torch 2.13 the option for this has another name.
     option = "broadcast_buffers"
     if "forward_sync_buffers" in signature(DistributedDataParallel).parameters:
         option = "forward_sync_buffers"
-    buffers: dict[str, Any] = {option: False}
-    # As views of the buckets that are communicated, gradients take memory once and not twice.
-    replica = DistributedDataParallel(model, gradient_as_bucket_view=True, **buffers)
+    buffer_options: dict[str, Any] = {option: False}
+    # DDP communicates copies of the gradients in buckets. As views of the buckets, the gradients
+    # need no memory besides these.
+    replica = DistributedDataParallel(model, gradient_as_bucket_view=True, **buffer_options)
     return Parallelism(world, replica, replica.no_sync)
 
 
@@ -71,27 +72,31 @@ def evaluate_together(
     compute: Compute,
     poll: Callable[[], None],
 ) -> Evaluation:
-    """Compute what `gpt.training.loss.evaluate` does, with the batches shared among processes.
+    """Compute the result of `gpt.training.loss.evaluate`, with the batches shared among processes.
 
-    The number of processes does not change a bit of the result: a batch is computed by one process
-    as a whole, and `fsum` does not depend on the order of the losses.
+    Every bit of the result is the same for any number of processes: one process computes a whole
+    batch, and `fsum` does not depend on the order of the losses.
     """
-    own = batch_losses(model, _share(batches, world), compute, poll)
+    own_losses = batch_losses(model, _share(batches, world), compute, poll)
     all_losses: list[float] = []
-    num_tokens = 0
-    for losses, tokens in world.gather(own):
+    total_targets = 0
+    for losses, num_targets in world.gather(own_losses):
         all_losses += losses
-        num_tokens += tokens
-    return Evaluation(math.fsum(all_losses) / num_tokens, num_tokens)
+        total_targets += num_targets
+    return Evaluation(math.fsum(all_losses) / total_targets, total_targets)
 
 
 def _share(batches: Iterator[Batch], world: World) -> Iterator[Batch]:
-    """Yield every world_size-th batch.
+    """Yield the batches of this process: one of every `world.size` batches.
 
-    All processes get the same number of batches, since they may communicate in the forward pass.
-    Where too few batches are left, some processes get a batch without targets, whose loss is 0.
+    All processes get the same number of batches, since they may communicate in the forward pass. If
+    too few batches are left at the end, some processes get a batch without targets, whose loss is
+    0.
     """
-    while group := list(islice(batches, world.size)):  # one batch for each process
+    while True:
+        group = list(islice(batches, world.size))  # one batch for each process
+        if not group:
+            return
         if world.rank < len(group):
             yield group[world.rank]
         else:
