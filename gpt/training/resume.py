@@ -26,8 +26,7 @@ from gpt.system.progress import Report, announce_if_slow
 from gpt.training.trainer import Trainer
 
 AUTO = "auto"
-"""What `--resume` means without a run: the newest readable checkpoint of this run, if it has one.
-"""
+"""The value of `--resume` that means the newest readable checkpoint of this run, if it has one."""
 RESUME_SAFE_KEYS = {
     *("run.name", "run.dir", "run.device", "run.compile", "run.kernels", "run.threads"),
     *("run.snapshots", "data.dir", "data.path", "data.val_path", "data.test_path"),
@@ -81,22 +80,22 @@ Start = New | Resume | InitFrom
 
 
 def runs_of(config: Config) -> Path:
-    """Return the folder in which runs that are named are looked for."""
+    """Return the folder in which runs are looked for by their names."""
     return expand_home(config.run.dir, "run.dir")
 
 
 def find_resumed(resume: str | Path | None, runs: Path) -> str | Path | None:
-    """Return the checkpoint folder that a path means, or a name in `runs`.
+    """Return the folder of the checkpoint that `--resume` names by a path, or by a name in `runs`.
 
-    None and `auto` name no checkpoint, and are returned as they are: `find_start` looks for the
-    newest checkpoint of `auto`, once the folder of the run is known.
+    None and `auto` are returned as they are. For `auto`, `find_start` looks for the newest
+    checkpoint once the folder of the run is known.
 
     Raises:
         CheckpointError: there is no such checkpoint.
     """
     if resume is None or resume == AUTO:
         return resume
-    # The last checkpoint, not the best one: a resumed run goes on where it stopped.
+    # A resumed run goes on where it stopped, which is the last checkpoint, not the best one.
     return find_checkpoint(Path(resume), runs, prefer="last")
 
 
@@ -104,8 +103,8 @@ def find_start(config: Config, run: RunFolder, resume: str | Path | None, report
     """Return what a run begins with, and read the checkpoint if there is one.
 
     Args:
-        resume: the folder of a checkpoint; `auto` for the newest readable checkpoint of `run`, or a
-            new run where it has none; or None for a new run.
+        resume: the folder of a checkpoint; `auto` for the newest readable checkpoint of `run`, or
+            for a new run if there is none; or None for a new run.
 
     Raises:
         CheckpointError: the folder holds a run that would be overwritten, or the checkpoint is
@@ -113,7 +112,8 @@ def find_start(config: Config, run: RunFolder, resume: str | Path | None, report
     """
     with announce_if_slow(report, "reading the checkpoint"):
         if isinstance(resume, Path):
-            # A checkpoint of another run is continued in a new folder, and overwrites no run.
+            # A checkpoint of another run is continued in a new folder, so that no run is
+            # overwritten.
             if not _contains(run, resume):
                 _refuse_existing(run)
             return Resume(resume, read_checkpoint(resume))
@@ -123,9 +123,11 @@ def find_start(config: Config, run: RunFolder, resume: str | Path | None, report
                 return newest
         else:
             _refuse_existing(run)
-        # `train.init_from` is read last: a run that is resumed needs it no more, and it may be
-        # gone by then.
-        return New() if config.train.init_from is None else _find_init_from(config)
+        # `train.init_from` is read last, since a resumed run no longer needs that checkpoint, which
+        # may be gone by then.
+        if config.train.init_from is None:
+            return New()
+        return _find_init_from(config)
 
 
 def _contains(run: RunFolder, checkpoint: Path) -> bool:
@@ -133,19 +135,19 @@ def _contains(run: RunFolder, checkpoint: Path) -> bool:
 
 
 def _newest_checkpoint(run: RunFolder, report: Report) -> Resume | None:
-    """Return the newest readable checkpoint of a run; None if it has not saved any."""
+    """Return the newest readable checkpoint of a run, or None if the run has not saved any."""
     found = run.newest_valid()
     if found is None:
-        # The pointer `last` is written after the first checkpoint, so a run that has the pointer
-        # and no checkpoint has lost it.
+        # The pointer `last` is written after the first checkpoint, so that a run with the pointer
+        # has saved at least one.
         if (run.path / "last.json").exists():
             raise CheckpointError(
                 f"{run.path} has lost its checkpoints; delete it, or choose another run.name=NAME"
             )
         return None
-    folder, checkpoint, damaged = found
-    for line in damaged:
-        report(f"warning: {line}; trying the previous one")
+    folder, checkpoint, failures = found
+    for failure in failures:
+        report(f"warning: {failure}; trying the previous one")
     return Resume(folder, checkpoint)
 
 
@@ -169,7 +171,7 @@ def _find_init_from(config: Config) -> InitFrom:
     try:
         folder = find_checkpoint(path, runs_of(config))
     except CheckpointError as error:
-        # The message names the path only, which may stand far away in a configuration file.
+        # The message of the error names only the path, and not the key that has the path.
         raise CheckpointError(f"train.init_from: {error}") from None
     start = InitFrom(folder, read_checkpoint(folder, training=False))
     start.require_float32()
@@ -180,12 +182,12 @@ def check_fits(start: Resume, config: Config, dataset: Dataset, allow_config_cha
     """Raise CheckpointError unless a run can continue from a checkpoint.
 
     Args:
-        allow_config_change: accept another configuration and other data. Weights alone, quantized
-            weights and another tokenizer are refused all the same, since no training can go on
-            from them.
+        allow_config_change: accept another configuration and other data. A checkpoint with only
+            weights, with quantized weights or with another tokenizer is still refused, since no
+            training can continue from it.
     """
     saved = start.checkpoint
-    # `gpt.save` and `gpt import-model` write a checkpoint of weights alone.
+    # `gpt.save` and `gpt import-model` write checkpoints with only weights.
     if "data" not in saved.state:
         raise CheckpointError(
             f"{start.folder} holds a model, but no state of a training to resume; begin a new run "
@@ -194,24 +196,25 @@ def check_fits(start: Resume, config: Config, dataset: Dataset, allow_config_cha
     # Quantized weights have no gradient, so that no optimizer could change them.
     start.require_float32()
     changes = differences(saved.config, config, is_resumed=True)
-    new_run = "leave --resume out to begin a new run beside it"
+    advice = "leave --resume out to begin a new run beside it"
     # The tokenizer is compared first, since the message about the configuration offers
-    # --allow-config-change, by which another tokenizer is not accepted.
+    # --allow-config-change, which does not let another tokenizer pass.
     if saved.tokenizer.to_dict() != dataset.tokenizer.to_dict():
         listed = f" ({'; '.join(changes)})" if changes else ""
         raise CheckpointError(
             f"{start.folder} was trained with another tokenizer{listed}, in which the same ids "
-            f"mean other characters; {new_run}"
+            f"mean other characters; {advice}"
         )
     if changes and not allow_config_change:
         raise CheckpointError(
             f"{start.folder} was trained with another configuration: {'; '.join(changes)}. Change "
-            f"that back, pass --allow-config-change to continue with it, or {new_run}"
+            f"that back, pass --allow-config-change to continue with it, or {advice}"
         )
-    if saved.state.get("data") != dataset.fingerprint and not allow_config_change:
+    has_same_data = saved.state.get("data") == dataset.fingerprint
+    if not has_same_data and not allow_config_change:
         raise CheckpointError(
             f"{start.folder} was trained on other data; pass --allow-config-change to continue, or "
-            f"{new_run}"
+            f"{advice}"
         )
 
 
@@ -219,13 +222,13 @@ def restore(trainer: Trainer, start: Resume) -> None:
     """Let a trainer continue with the state of a checkpoint.
 
     Raises:
-        CheckpointError: the state is damaged, or of another run.
+        CheckpointError: the state is damaged, or belongs to another run.
     """
     try:
         trainer.restore(start.checkpoint)
     except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
-        # The state is what the optimizers of several libraries have saved: any part of it can be
-        # missing or of another type. A changed configuration is the likeliest cause.
+        # Any part of the state may be missing or of another type, and raises an error of one of
+        # these types where it is loaded. The likeliest cause is a changed configuration.
         changes = differences(start.checkpoint.config, trainer.config)
         cause = "; ".join(changes) or explained(error)
         raise CheckpointError(
@@ -239,33 +242,35 @@ def with_architecture(config: Config, start: SavedStart) -> Config:
     """Return the configuration with the architecture of the checkpoint that a run begins with.
 
     Raises:
-        ConfigError: a key that was given contradicts the checkpoint.
+        ConfigError: a key that the user has given contradicts the checkpoint.
     """
     saved = start.checkpoint.config
     model_keys = config.model.model_fields_set - FREE_MODEL_KEYS
     _refuse_contradiction("model", model_keys, config, start)
-    # The checkpoint brings its tokenizer. Its kind is compared even if it was not given: to keep
-    # silent would train on other tokens than the configuration says. The size of a vocabulary is
-    # compared only if it was given, since that of the checkpoint follows from its own text.
+    # The run takes the tokenizer of the checkpoint. The kind of tokenizer is compared even if the
+    # user has not given it, since the run would otherwise train on other tokens than the
+    # configuration says. The size of a vocabulary is compared only if the user has given it, since
+    # the size in the checkpoint depends on the checkpoint's own text.
     sizes = {"bpe_vocab_size", "word_vocab_size"}
     tokenizer_keys = {"tokenizer"} | (sizes & config.data.model_fields_set)
     _refuse_contradiction("data", tokenizer_keys, config, start)
 
     free_keys = FREE_MODEL_KEYS & config.model.model_fields_set
-    free = {key: getattr(config.model, key) for key in free_keys}
-    if free.get("vocab_size") == saved.model.vocab_size:
-        # The configuration in a run's folder has every value, so that an equal size cannot be told
-        # from one that was not given. It is taken for the latter: the vocabulary may grow.
-        free["vocab_size"] = None
-    # None lets `fill_in` take the size from the tokenizer, unless `free` has one.
-    model = ModelConfig.model_validate({**saved.model.model_dump(), "vocab_size": None, **free})
-    # The sections are checked together once more: the new model may not fit `train`.
+    free_values = {key: getattr(config.model, key) for key in free_keys}
+    if free_values.get("vocab_size") == saved.model.vocab_size:
+        # The configuration in a run's folder has every key, so that an equal size may not be one
+        # that the user has given. It is ignored, so that the vocabulary may grow.
+        free_values["vocab_size"] = None
+    # None lets `fill_in` take the size from the tokenizer, unless `free_values` has a size.
+    model_values = {**saved.model.model_dump(), "vocab_size": None, **free_values}
+    model = ModelConfig.model_validate(model_values)
+    # All sections are checked together once more, since the new model may not fit `train`.
     sections = {**config.model_dump(exclude_unset=True), "model": model.model_dump()}
     return build_config(sections, config.run.name or "config")
 
 
 def _refuse_contradiction(section: str, keys: Set[str], config: Config, start: SavedStart) -> None:
-    """Raise ConfigError if one of some keys of a section differs from the checkpoint's."""
+    """Raise ConfigError if the checkpoint has another value for one of the keys of a section."""
     given = getattr(config, section)
     saved = getattr(start.checkpoint.config, section)
     for key in sorted(keys):
@@ -283,17 +288,17 @@ def load_pretrained(model: GPT, tokenizer: Tokenizer, start: InitFrom) -> None:
     The embeddings of characters that the checkpoint lacks stay as they are.
 
     Args:
-        model: with the checkpoint's architecture.
-        tokenizer: the checkpoint's, or that with more characters.
+        model: a model with the checkpoint's architecture.
+        tokenizer: the checkpoint's tokenizer, or the same one with more characters.
     """
     saved = start.checkpoint
     weights = dict(saved.model)
     if tokenizer.to_dict() != saved.tokenizer.to_dict():
-        # only a character tokenizer grows, see `extend_tokenizer`
+        # Only a character tokenizer gets more characters, see `extend_tokenizer`.
         assert isinstance(tokenizer, CharTokenizer)
         assert isinstance(saved.tokenizer, CharTokenizer)
-        # Characters are sorted, so that new ones give the old ones other ids: row i of the
-        # checkpoint becomes row `rows[i]` of the model.
+        # The ids follow the sorted characters, so that new characters change the ids of the old
+        # ones: row i of the checkpoint becomes row `rows[i]` of the model.
         rows = torch.tensor([tokenizer.stoi[char] for char in saved.tokenizer.itos])
         for name in {"wte.weight", "lm_head.weight"} & weights.keys():
             extended = model.get_parameter(name).detach().cpu().clone()  # (V, C)
@@ -307,30 +312,29 @@ def differences(old: Config, new: Config, is_resumed: bool = False) -> list[str]
     """Return `key: old -> new` for each changed key that affects the training result.
 
     Args:
-        is_resumed: whether a run goes on from `old` to `new`. It may also get longer, and find
-            its teacher and the checkpoint it began with at another path.
+        is_resumed: whether a run with `old` is resumed with `new`. Then the run may also get
+            longer, and its teacher and the checkpoint that it began with may have moved.
     """
     old_values = old.leaves()
     new_values = new.leaves()
-    harmless = set(RESUME_SAFE_KEYS)
+    harmless_keys = set(RESUME_SAFE_KEYS)
     if is_resumed:
-        harmless |= moved_runs(old, new).keys()
+        harmless_keys |= moved_runs(old, new).keys()
         if new.train.max_steps > old.train.max_steps:
-            # The warmup may differ too: one that did not fit the shorter run was cut, see
-            # `fit_schedule`.
-            harmless |= {"train.max_steps", "optim.warmup_steps"}
+            # `fit_schedule` may have cut the warmup of the shorter run.
+            harmless_keys |= {"train.max_steps", "optim.warmup_steps"}
     changes = []
     for key, old_value in old_values.items():
-        is_harmless = key in harmless or key.startswith("sample.")
+        is_harmless = key in harmless_keys or key.startswith("sample.")
         if old_value != new_values[key] and not is_harmless:
             changes.append(f"{key}: {old_value} -> {new_values[key]}")
     return changes
 
 
 def moved_runs(old: Config, new: Config) -> dict[str, str]:
-    """Return the keys that name a run which seems to have moved, each with a line for the user.
+    """Return the keys that name a run that seems to have moved, each with a line for the user.
 
-    A run seems to have moved if its key has another path than before, and nothing is at the old
+    A run seems to have moved if its key has another path than before, and nothing exists at the old
     path any more.
     """
     lines = {}
@@ -351,16 +355,17 @@ def moved_runs(old: Config, new: Config) -> dict[str, str]:
 def differences_of_existing(
     existing: Config, config: Config, is_resumed: bool = False
 ) -> list[str]:
-    """Return the `differences` from the run in a folder to a configuration not filled in yet.
+    """Return the `differences` of a configuration that is not filled in yet from an existing run.
 
-    The keys that are filled in later, from the text or from the checkpoint of `train.init_from`,
-    are assumed to have the values that they have in the run.
+    Keys that are filled in later, from the text or from the checkpoint of `train.init_from`, are
+    assumed to have the values of the existing run.
     """
     model = config.model
     init_from = config.train.init_from
     has_moved = "train.init_from" in moved_runs(existing, config)
     has_same_start = has_moved or init_from == existing.train.init_from
     if init_from is not None and has_same_start:
+        # Both runs take the keys that are not given from the same checkpoint.
         given = {key: getattr(config.model, key) for key in config.model.model_fields_set}
         model = existing.model.model_copy(update=given)
     size = config.model.vocab_size or existing.model.vocab_size

@@ -8,10 +8,10 @@ from gpt.system.progress import Report
 
 
 def fit_schedule(config: Config, report: Report) -> Config:
-    """Return the configuration with a warmup that fits into a short run; every change is reported.
+    """Return the configuration with a warmup that fits into a short run; report every change.
 
-    A warmup as long as the run is cut to a tenth of it. A decay that is longer than the steps after
-    the warmup is only reported here: `_warmup_stable_decay` cuts it in each step.
+    A warmup that is as long as the run is cut to a tenth of the run. A decay that is longer than
+    the steps after the warmup is only reported here, since `_warmup_stable_decay` cuts it.
     """
     optim = config.optim
     max_steps = config.train.max_steps
@@ -30,11 +30,11 @@ def fit_schedule(config: Config, report: Report) -> Config:
 def learning_rate(step: int, config: OptimConfig, max_steps: int) -> float:
     """Return the learning rate of update `step`, counted from 0.
 
-    Linear warmup reaches the peak in its last step. Then the rate falls to `min_lr`, reaches it at
-    `decay_steps` (cosine) or `max_steps` (wsd), and stays there.
+    Linear warmup reaches the peak in its last step. Then the rate falls to `min_lr`, which it
+    reaches at `decay_steps` (cosine) or `max_steps` (wsd), and stays there.
     """
     if step < config.warmup_steps:
-        # One step further, since at a rate of 0 the first step would be wasted.
+        # With `step` in place of `step + 1`, the rate of the first step would be 0.
         return config.learning_rate * (step + 1) / config.warmup_steps
     factor = SCHEDULES[config.schedule](step, config, max_steps)
     return config.min_lr + (config.learning_rate - config.min_lr) * factor
@@ -45,30 +45,30 @@ def sequence_length(step: int, config: Config) -> int:
 
     See Li et al. 2021, 2108.06084: a model that begins with short sequences is more stable.
     """
-    end = 0  # the step at which a phase of one length ends
-    for length, steps in config.sequence_lengths():
-        end += steps
-        if step < end:
+    phase_end = 0  # the step at which a phase with one length ends
+    for length, num_steps in config.sequence_lengths():
+        phase_end += num_steps
+        if step < phase_end:
             return length
     raise AssertionError(f"step {step} is after the last step of the run")
 
 
 def _cosine(step: int, config: OptimConfig, max_steps: int) -> float:
-    """Return half a period of a cosine, from 1 to 0.
+    """Return a factor that falls from 1 to 0 along half a period of a cosine.
 
     See Loshchilov and Hutter 2016, 1608.03983, equation 5.
     """
-    end = config.decay_steps or max_steps
-    # at least 1: `decay_steps` may end with the warmup
-    decay_steps = max(1, end - config.warmup_steps)
-    progress = min(1.0, (step - config.warmup_steps) / decay_steps)
+    last_step = config.decay_steps or max_steps
+    # `max` avoids a division by zero if the decay ends with the warmup.
+    num_decay_steps = max(1, last_step - config.warmup_steps)
+    progress = min(1.0, (step - config.warmup_steps) / num_decay_steps)
     return 0.5 * (1 + math.cos(math.pi * progress))
 
 
 def _warmup_stable_decay(step: int, config: OptimConfig, max_steps: int) -> float:
-    """Return 1, and in the last `decay_steps` a number that falls linearly to 0.
+    """Return a factor of 1, which falls linearly to 0 in the last `optim.decay_steps` steps.
 
-    The warmup is the same for all schedules, and so is done by `learning_rate`. See Hu et al. 2024,
+    `learning_rate` does the warmup, which is the same for all schedules. See Hu et al. 2024,
     2404.06395, section 4.
     """
     # Without `optim.decay_steps` the decay takes the last fifth of the run.
@@ -88,4 +88,4 @@ SCHEDULES: dict[str, Callable[[int, OptimConfig, int], float]] = {
     "wsd": _warmup_stable_decay,
     "constant": _constant,
 }
-"""By `optim.schedule`: the rate of a step after the warmup, from 1 (the peak) to 0 (`min_lr`)."""
+"""By `optim.schedule`: the factor of a step after the warmup, from 1 (the peak) to 0 (`min_lr`)."""

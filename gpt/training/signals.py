@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM, a closed terminal: the first saves and stops a run, a later one aborts it."""
+"""Ctrl-C, SIGTERM, a closed terminal: one signal saves and stops a run, a later one aborts it."""
 
 import signal
 from contextlib import ExitStack, suppress
@@ -23,11 +23,11 @@ class Interrupted(Exception):
 
 
 class SignalWatch:
-    """Records the first signal inside this context; `check` then raises it where stopping is safe.
+    """Records the first signal inside this context, for `check`, which raises Interrupted for it.
 
-    A later signal restores the previous handlers and goes to them, unless it is an echo of the
-    first: a shell and a launcher may both pass the same Ctrl-C on. A signal that the parent process
-    ignores, as `nohup` and background jobs of scripts do, stays ignored.
+    A later signal restores the previous handlers and is passed on to them. An echo of the first
+    signal does nothing, since a shell and a launcher may both pass on the same Ctrl-C. A signal
+    that the parent process ignores, as `nohup` and background jobs of scripts do, stays ignored.
 
     A signal to one of the processes that train together stops all of them at the same step.
     """
@@ -37,7 +37,7 @@ class SignalWatch:
         self._world = world
         self._handlers = ExitStack()
         self._requests = Requests()
-        self._received = 0  # 0 is no signal
+        self._received = 0  # the number of the first signal; 0 before there is one
 
     def __enter__(self) -> Self:
         self._handlers.enter_context(handling(WATCHED, self._handle))
@@ -47,31 +47,30 @@ class SignalWatch:
         self._handlers.close()
 
     def check(self) -> None:
-        """Raise Interrupted, once, if a signal has arrived."""
-        # In all processes, since a signal may have come to one of them only.
+        """Raise Interrupted, once, if a signal has arrived in any process."""
         received = self._world.all_reduce_max(self._received)
         if received:
             self._received = 0
             raise Interrupted(received)
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
-        """Note the first signal, ignore its echoes, and abort at a later one."""
+        """Record the first signal, ignore its echoes, and abort at a later one."""
         request = self._requests.classify()
         if request is Request.FIRST:
             self._received = signum
             name = signal.Signals(signum).name
-            # The signal may have interrupted the writing of another line. A stream cannot be
-            # written from within its own writing: it raises RuntimeError, and the line is left out.
+            # The signal may have arrived while another line was written to the same stream. The
+            # stream then raises RuntimeError, and this line is left out.
             with suppress(RuntimeError):
                 self._report(f"{name}: saving after this step; send it again to stop at once")
         elif request is Request.LATER:
             self._abort(signum)
 
     def _abort(self, signum: int) -> None:
-        """Send a signal to the handler that it had outside this context."""
+        """Send a signal to the handler that was set outside this context."""
         self._handlers.close()
-        # The signal may have arrived while `__exit__` was closing the handlers, and `close` does
-        # nothing a second time: the handler of this signal may still be the one of this class.
+        # The signal may have arrived while `__exit__` was restoring the handlers. A second `close`
+        # does nothing, so that the handler of this signal may still be `_handle`.
         if signal.getsignal(signum) == self._handle:
             signal.signal(signum, signal.SIG_DFL)
         signal.raise_signal(signum)

@@ -1,4 +1,4 @@
-"""One optimizer step: gradients of micro-batches, clipping, a check for NaN and inf, update."""
+"""One optimizer step: gradients of micro-batches, clipping, a check for NaN and inf, an update."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Parallelism:
     """How the processes of a training run a model together.
 
     Attributes:
-        forward: called for the forward pass, token ids (B, T) -> logits (B, T, V).
+        forward: the model as it is called for the forward pass, ids (B, T) -> logits (B, T, V).
         no_sync: returns a context in which backward passes do not average gradients over the
             processes. All micro-batches of a step but the last run in it.
     """
@@ -46,16 +46,16 @@ class Parallelism:
 
 @dataclass(frozen=True)
 class StepInputs:
-    """All that one update depends on beside the model and the optimizer.
+    """Everything that an update depends on besides the model and the optimizer.
 
     In a captured step the numbers are tensors on the device, which a replay overwrites.
 
     Attributes:
         step: the number of the update, counted from 0.
-        num_tokens: the targets of the whole step, by which every loss is divided.
-        mtp_scale: the factor of `Objective.mtp_weights`; None where they no longer count.
+        num_tokens: the number of targets of the whole step, by which every loss is divided.
+        mtp_scale: the factor of `Objective.mtp_weights`; None if the factor is 0.
         learning_rates: one for each parameter group of the optimizer, in their order.
-        micro_batches: they give the gradients of one large batch.
+        micro_batches: the batches of the step, whose gradients are added.
     """
 
     step: int | Tensor
@@ -71,7 +71,7 @@ class StepResult:
 
     Attributes:
         loss: mean over the step's tokens before the update, in nats per token.
-        gradient_norm: before clipping.
+        gradient_norm: global norm of the gradients before clipping.
         terms: means of the loss terms over the same tokens.
     """
 
@@ -83,31 +83,32 @@ class StepResult:
 class NonFiniteGuard:
     """Blocks the update of a step whose loss or gradient is not finite, and all later ones.
 
-    From such a step on `blocked` is 1, on the device. The fused optimizers read it as `found_inf`
-    and skip their updates.
+    From such a step on, the tensor `blocked` on the device is 1. The fused optimizers read it as
+    `found_inf` and skip their updates.
     """
 
     def __init__(self, device: torch.device) -> None:
-        # On a CPU reading a number back costs nothing, so that `check` can be called in each step.
-        # On MPS reading costs a synchronization, which has to be paid: MPS has no fused optimizer
-        # that could skip an update by itself.
+        # On a CPU, reading a tensor costs nothing, so that `check` can be called in each step. On
+        # MPS, reading waits for the device. It is necessary all the same, since MPS has no fused
+        # optimizer that skips an update by itself.
         self.checks_each_step = device.type in ("cpu", "mps")
         self.blocked = torch.zeros((), dtype=torch.float32, device=device)
-        # the first step that was not finite; -1 while all were
+        # the first step that was not finite; -1 while all steps were finite
         self._diverged_at = torch.full((), -1, dtype=torch.long, device=device)
 
     def observe(self, step: int | Tensor, loss: Tensor, gradient_norm: Tensor) -> None:
-        """Record whether update `step` is finite, after its backward pass and before the update."""
+        """Record whether update `step` may be made: whether its loss and gradients are finite."""
         is_finite = torch.isfinite(loss) & torch.isfinite(gradient_norm)
         is_first_failure = ~is_finite & (self._diverged_at < 0)
-        # Both are written in place, since a captured step writes to the same memory in each replay.
+        # Both tensors are written in place, since a graph writes to the same memory in each replay.
         self._diverged_at.copy_(torch.where(is_first_failure, step, self._diverged_at))
         self.blocked.copy_(self._diverged_at >= 0)
 
     def check(self) -> None:
-        """Raise NonFiniteError if a step was not finite; no update was made in that step or later.
+        """Raise NonFiniteError if a step was not finite.
 
-        This reads from the device, and so waits for it.
+        No update was made in that step or later. This method reads from the device, and waits for
+        it.
         """
         step = int(self._diverged_at)
         if step >= 0:
@@ -118,17 +119,17 @@ class NonFiniteGuard:
 
 
 class LossScaler(torch.amp.GradScaler):
-    """Scales the loss of float16, whose gradients would underflow.
+    """Scales the loss in float16, in which gradients would otherwise underflow.
 
-    See Micikevicius et al. 2017, 1710.03740. For the other types it is disabled, and its methods
+    See Micikevicius et al. 2017, 1710.03740. In other types the scaler is disabled, and its methods
     pass on what they are given.
     """
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore a state; an empty one was saved by a run in another type than float16."""
+        """Restore a state; a run in another type than float16 has saved an empty state."""
         if not all(isinstance(value, int | float) for value in state_dict.values()):
             raise ValueError("the loss scale is not a number")
-        if state_dict:  # torch refuses an empty one
+        if state_dict:  # torch refuses an empty state
             super().load_state_dict(state_dict)
 
 
@@ -136,7 +137,7 @@ class Stepper:
     """Updates a model: gradients of micro-batches, clipping, optimizer step.
 
     Args:
-        grad_clip: largest global gradient norm; 0: gradients are not clipped.
+        grad_clip: largest global gradient norm; 0 means that gradients are not clipped.
         parallelism: None means that this process trains alone.
     """
 
@@ -154,7 +155,7 @@ class Stepper:
         self.compute = compute
         self.objective = objective
         self.parallelism = parallelism or Parallelism(World(), model)
-        # `clip_grad_norm_` measures the norm too, and so is called even where nothing is clipped.
+        # `clip_grad_norm_` also measures the norm, so that it is called even if nothing is clipped.
         self.max_norm = grad_clip or math.inf
         self.scaler = LossScaler(compute.device.type, enabled=compute.dtype == torch.float16)
         self.guard = NonFiniteGuard(compute.device)
@@ -166,19 +167,20 @@ class Stepper:
         micro_batches: Sequence[StepBatch],
         change_gradients: ChangeGradients | None = None,
     ) -> StepResult:
-        """Do update `number`, counted from 0.
+        """Make update `number`, counted from 0.
 
         Args:
             change_gradients: called after clipping; None leaves the gradients as they are.
 
         Raises:
-            NonFiniteError: the loss or a gradient is not finite; the weights are as before. A GPU
-                is not waited for: there the update is left out, and `check` raises the error.
+            NonFiniteError: the loss or a gradient is not finite; the weights are as before. On a
+                GPU, which would have to be waited for, the update is skipped, and only `check`
+                raises the error.
         """
         return self._run(self._inputs(number, learning_rate, micro_batches), change_gradients)
 
     def gradients(self, micro_batches: Sequence[StepBatch]) -> Tensor:
-        """Set the gradients to those of update 0, without making it; return its loss, detached.
+        """Set the gradients to those of update 0, and return its loss, detached; update nothing.
 
         The loss is the mean cross-entropy of the targets, in nats per token.
         """
@@ -189,8 +191,8 @@ class Stepper:
     def check(self) -> None:
         """Raise NonFiniteError if training has diverged; this waits for the device."""
         self.guard.check()
-        # GradScaler halves the scale at each overflow. Below 1 the scale makes gradients smaller
-        # than they are, which is the opposite of its purpose.
+        # GradScaler halves the scale at each overflow. A scale below 1 makes gradients smaller,
+        # which is the opposite of its purpose.
         if self.scaler.is_enabled() and self.scaler.get_scale() < 1:
             raise NonFiniteError(
                 "float16 gradients overflow even unscaled; set run.dtype=bfloat16 or float32"
@@ -199,23 +201,26 @@ class Stepper:
     def _inputs(
         self, number: int, learning_rate: float, micro_batches: Sequence[StepBatch]
     ) -> StepInputs:
-        """Return what update `number` depends on, all of it still on the CPU."""
-        # A group may have a learning rate of its own, in units of the one that is scheduled.
+        """Return the inputs of update `number`, all of them still on the CPU."""
+        # A parameter group multiplies the scheduled learning rate by its own factor.
+        learning_rates = [
+            learning_rate * group["lr_factor"] for group in self.optimizer.param_groups
+        ]
         return StepInputs(
             step=number,
             num_tokens=self._count_targets(micro_batches),
             mtp_scale=self.objective.mtp_scale(number),
-            learning_rates=[learning_rate * g["lr_factor"] for g in self.optimizer.param_groups],
+            learning_rates=learning_rates,
             micro_batches=micro_batches,
         )
 
     def _count_targets(self, micro_batches: Sequence[StepBatch]) -> float:
-        """Count the targets of a step; with several processes return their mean number of targets.
+        """Return the number of targets of a step, averaged over the processes.
 
-        DDP averages the gradients of the processes: divided by the mean number, their average is
-        the sum of all gradients divided by the number of all targets.
+        DDP averages the gradients of the processes. If each process divides its gradients by the
+        mean number, the average is the sum of all gradients divided by the number of all targets.
         """
-        # The targets, (B, T), are still on the CPU.
+        # The targets, (B, T), are still on the CPU, so that this does not wait for a GPU.
         num_targets = sum(int((batch.targets != IGNORE).sum()) for batch in micro_batches)
         world = self.parallelism.world
         return world.all_reduce_sum(num_targets) / world.size
@@ -223,7 +228,7 @@ class Stepper:
     def _run(self, inputs: StepInputs, change_gradients: ChangeGradients | None) -> StepResult:
         """Make one update from its inputs.
 
-        A captured step records this method, so it reads nothing back from the device there.
+        A captured step records this method, which therefore reads nothing from a GPU.
         """
         # An optimizer of torch reads its learning rate from its parameter groups.
         for group, rate in zip(self.optimizer.param_groups, inputs.learning_rates, strict=True):
@@ -235,27 +240,31 @@ class Stepper:
     def _backward(self, inputs: StepInputs) -> tuple[Tensor, Terms]:
         """Set the gradients to those of all micro-batches; return the loss and its terms, detached.
 
-        Each loss is divided by the number of tokens of the whole step, not of its micro-batch, so
-        that all tokens have the same weight even if micro-batches, or those of other processes,
-        differ in size or padding.
+        Each loss is divided by the number of tokens of the whole step, not of its micro-batch. So
+        all tokens have the same weight, even if the micro-batches of this or other processes differ
+        in size or padding.
         """
         self.optimizer.zero_grad(set_to_none=True)
-        losses: list[Tensor] = []
-        terms: dict[str, list[Tensor]] = {}
+        # the part of each micro-batch in the loss, and in each loss term
+        loss_parts: list[Tensor] = []
+        term_parts: dict[str, list[Tensor]] = {}
         with self.compute.allow_tf32():
             for index, batch in enumerate(inputs.micro_batches):
                 is_last = index == len(inputs.micro_batches) - 1
-                # Gradients of the processes are averaged once, when the last batch completes them.
-                with nullcontext() if is_last else self.parallelism.no_sync():
-                    summed = self.objective(
+                # The processes average their gradients once, after the last micro-batch.
+                sync = nullcontext() if is_last else self.parallelism.no_sync()
+                with sync:
+                    losses = self.objective(
                         self.parallelism.forward, batch, self.compute, inputs.mtp_scale
                     )
-                    mean = summed.minimized / inputs.num_tokens
+                    mean = losses.minimized / inputs.num_tokens
                     self.scaler.scale(mean).backward()  # type: ignore[no-untyped-call]
-                losses.append(summed.cross_entropy / inputs.num_tokens)
-                for name, term in summed.terms.items():
-                    terms.setdefault(name, []).append(term / inputs.num_tokens)
-        return self._total(losses), {name: self._total(parts) for name, parts in terms.items()}
+                loss_parts.append(losses.cross_entropy / inputs.num_tokens)
+                for name, term in losses.terms.items():
+                    term_parts.setdefault(name, []).append(term / inputs.num_tokens)
+        loss = self._total(loss_parts)
+        terms = {name: self._total(parts) for name, parts in term_parts.items()}
+        return loss, terms
 
     def _total(self, parts: list[Tensor]) -> Tensor:
         """Return the sum over micro-batches; with several processes, the mean of their sums."""
@@ -265,12 +274,12 @@ class Stepper:
         self, step: int | Tensor, loss: Tensor, change_gradients: ChangeGradients | None
     ) -> Tensor:
         """Clip the gradients and make the update; return their norm before clipping."""
-        # Unscaled first, since the largest norm is meant for the gradients as they are. The
-        # optimizer is a group of optimizers. GradScaler reads only the parameter groups, which it
-        # has too, so that its type may be ignored.
+        # Gradients are unscaled before they are clipped, since the largest norm applies to unscaled
+        # gradients. GradScaler is typed for an Optimizer, but a CombinedOptimizer has all that it
+        # uses, so that the type is ignored.
         self.scaler.unscale_(self.optimizer)  # type: ignore[arg-type]
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.max_norm)
-        # A callback has the last word on the gradients, after clipping, as it may set them.
+        # Callbacks come after clipping, so that the update has the gradients that they set.
         if change_gradients is not None:
             change_gradients()
         self._block_unless_finite(step, loss, norm)  # sets `found_inf`, which `step` reads
@@ -279,16 +288,16 @@ class Stepper:
         return norm
 
     def _block_unless_finite(self, step: int | Tensor, loss: Tensor, norm: Tensor) -> None:
-        """Prevent the update, and all later ones, if the loss or the gradients are not finite."""
+        """Prevent this update and all later ones if the loss or the gradients are not finite."""
         if self.scaler.is_enabled():
-            # Gradients in float16 may overflow now and then. GradScaler skips such a step itself,
-            # and lowers the scale, so that only a loss that is not finite means that training has
-            # diverged.
+            # Gradients in float16 may overflow now and then. GradScaler itself skips such a step
+            # and lowers the scale. So only the loss shows whether training has diverged, and the
+            # norm is replaced by a finite number.
             norm = torch.zeros_like(norm)
         self.guard.observe(step, loss, norm)
         if self.guard.checks_each_step:
             self.guard.check()
         elif not self.scaler.is_enabled():
-            # A GPU must not wait for the host: the fused optimizers read this on the device.
-            # GradScaler, where it is enabled, sets `found_inf` itself.
+            # The fused optimizers read `found_inf` on the GPU, so that the host need not wait for
+            # it. If GradScaler is enabled, it sets `found_inf` itself.
             self.optimizer.found_inf = self.guard.blocked

@@ -1,4 +1,4 @@
-"""Build a trainer from a configuration, from top to bottom: find, prepare, check, build."""
+"""Build a trainer from a configuration: find the run, prepare the data, check, and build."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -62,10 +62,10 @@ from gpt.training.validation import Validation
 
 @dataclass(frozen=True)
 class Host:
-    """Where a training runs, and who hears of it.
+    """Where a training runs, and where its messages go.
 
     Attributes:
-        settings: from the environment variables.
+        settings: the settings from environment variables.
         report: takes lines for the user; silent in all processes but rank 0.
         world: the processes that train together.
     """
@@ -86,28 +86,29 @@ def build_trainer(
 ) -> Trainer:
     """Build a trainer that is ready to run; the run's folder stays locked until its `run` ends.
 
-    Whatever can reject the run is checked before the process is set up and the folder is written.
-    Of all that happens before, only the encoded corpus stays on disk.
+    Everything that can reject the run is checked before the folder is written. Until then only the
+    encoded corpus is written to disk.
 
     Args:
         resume: a run or a checkpoint to continue from, see `find_checkpoint`; `auto` for the newest
-            checkpoint of the run, if it has one; or None for a new run.
+            checkpoint of the run, if there is one; or None for a new run.
         allow_config_change: resume even if the configuration differs from the checkpoint's.
         progress: shows the metrics to the user.
 
     Raises:
         GPTError: the run can neither begin nor continue; its folder is as it was.
     """
-    # Some of the processes that train together may fail, as where one has no GPU. `together` ends
-    # all of them then, and `rank_zero` does work once and gives its result to all.
+    # If one of several processes fails, for example because it has no GPU, `together` ends them
+    # all. `rank_zero` does work in one process, and gives the result to all.
     world = host.world
     config = _check_config(loaded, host)
     with world.together():
         compute = _choose_compute(config, host)
     runs = runs_of(config)
     checkpoint = world.rank_zero(lambda: find_resumed(resume, runs))
-    # The run's folder depends on the text: a run on another text is another run. The text of a run
-    # with `train.init_from` is encoded later, by the tokenizer of its checkpoint.
+    # The text is prepared before the folder is chosen, since a run on another text is another run.
+    # Only the text of a run with `train.init_from` is encoded later, by the tokenizer of the
+    # checkpoint.
     data = None
     if config.train.init_from is None:
         data = _prepare_data(config, host)
@@ -116,8 +117,8 @@ def build_trainer(
     try:
         start = world.rank_zero(lambda: find_start(config, run, checkpoint, host.report))
         if data is None:
-            # `train.init_from` is given, so that there is a checkpoint: the one that it names, or
-            # one of this run to resume.
+            # `train.init_from` is given, so that there is a checkpoint: the one that it names, or a
+            # checkpoint of this run to resume.
             assert not isinstance(start, New)
             config = with_architecture(config, start)
             data = _prepare_data(config, host, start.checkpoint.tokenizer)
@@ -128,7 +129,7 @@ def build_trainer(
         _report_changes(start, config, host.report)
         _warn_if_sorted_text(config, data, host.report)
 
-        # From here on the process changes, and the work takes long: everything is checked.
+        # Most checks are done. From here on the process is changed, and the work takes long.
         setup_process(config.run.threads, compute.device, world.launch)
         fields = teacher_fields(config, data, compute, host.settings, world, host.report)
         batches = _build_batches(config, data, world, fields)
@@ -151,29 +152,30 @@ def build_trainer(
             meter=SpeedMeter(config, compute, world.size),
             callbacks=CallbackGroup(callbacks, world),
         )
-        # The state is restored last, since building the parts has drawn from the random generators
-        # whose states are restored.
+        # The state is restored after all parts are built, since building them has drawn from the
+        # random generators, whose states are restored too.
         if isinstance(start, Resume):
             restore(trainer, start)
-        # Only now, since a run that is rejected has taken no folder.
+        # Everything that can reject the run is checked. So the user is told of the folder, which is
+        # written now.
         if note_on_folder:
             host.report(note_on_folder)
-        # The folder is written after all that can reject the run: until here it is as it was.
         has_best = world.rank_zero(lambda: _write_folder(trainer, start))
-        # A run without its best checkpoint, new or damaged, takes the next one for the best.
+        # If the run has no best checkpoint, since it is new or the checkpoint is lost, the next
+        # evaluation counts as the best.
         if not has_best:
             trainer.state = trainer.state.without_best()
     except BaseException:
-        run.unlock()  # also after Ctrl-C: another training may want the run
+        run.unlock()  # even after Ctrl-C, so that another training may use the run
         raise
     host.report(_summary(trainer, start))
     return trainer
 
 
 def _check_config(loaded: LoadedConfig, host: Host) -> Config:
-    """Check a configuration as far as that needs no data, and report keys without an effect.
+    """Check what needs no data, and report keys without an effect.
 
-    Return it with the run's name, and with a schedule that fits into the run.
+    Return the configuration with the run's name, and with a schedule that fits into the run.
     """
     config = loaded.named_config
     check_parallel(config, host.world)
@@ -183,7 +185,7 @@ def _check_config(loaded: LoadedConfig, host: Host) -> Config:
 
 
 def _choose_compute(config: Config, host: Host) -> Compute:
-    processor = supported_processors(host.settings.processor)[0]
+    processor = supported_processors(host.settings.processor)[0]  # the fastest class
     run = config.run
     return choose_compute(run.device, run.dtype, host.report, processor, host.world.launch)
 
@@ -196,57 +198,60 @@ def _prepare_data(config: Config, host: Host, tokenizer: Tokenizer | None = None
 
 
 def _saved_vocab_size(config: Config, start: Start) -> int:
-    """Return the vocabulary size of the model that `train.init_from` names; 0: there is none.
+    """Return the vocabulary size of the model that `train.init_from` names, or 0 without a model.
 
-    A vocabulary that is padded to a round number stays as large as it is.
+    The run keeps this size even if it was padded to a round number.
     """
     if config.train.init_from is None or isinstance(start, New):
         return 0
-    # A resumed run that began with `train.init_from` has that vocabulary size too.
+    # If the run is resumed, the checkpoint is its own. It has the same vocabulary size, since the
+    # run began with `train.init_from`.
     return start.checkpoint.config.model.vocab_size or 0
 
 
 def fill_in(config: Config, data: Dataset, min_vocab_size: int = 0) -> Config:
     """Return the configuration with `model.vocab_size` filled in, at least `min_vocab_size`.
 
-    A corpus of items also fills in where a sample begins and ends.
+    For a corpus of items, the ids at which a sample begins and ends are filled in too.
     """
-    needed = data.tokenizer.vocab_size
-    # A size that is given is taken as it is: larger than needed, it is padded.
-    size = config.model.vocab_size or max(min_vocab_size, needed)
-    if size < needed:
+    num_ids = data.tokenizer.vocab_size
+    # A size that is given is kept. If it is larger than needed, the vocabulary is padded.
+    size = config.model.vocab_size or max(min_vocab_size, num_ids)
+    if size < num_ids:
         raise ConfigError(
-            f"model.vocab_size is {size}, but the tokenizer has {needed} ids; leave vocab_size out"
+            f"model.vocab_size is {size}, but the tokenizer has {num_ids} ids; leave vocab_size out"
         )
     model = config.model.model_copy(update={"vocab_size": size})
     sample = config.sample
     if data.items is not None:
-        marks: dict[str, Any] = {"begin_id": data.items.end, "end_id": data.items.end}
-        # a run's own configuration, which a resume reads, has it already
+        # The end of one item is also the beginning of the next one.
+        sample_values: dict[str, Any] = {"begin_id": data.items.end, "end_id": data.items.end}
+        # An answer also ends where the next turn of a conversation would begin. The configuration
+        # of a resumed run already has this mark.
         if data.items.turn is not None and TURN not in sample.stop:
-            marks["stop"] = (*sample.stop, TURN)
-        sample = sample.model_copy(update=marks)
+            sample_values["stop"] = (*sample.stop, TURN)
+        sample = sample.model_copy(update=sample_values)
     return config.model_copy(update={"model": model, "sample": sample})
 
 
 def _check_fit(
     config: Config, data: Dataset, start: Start, compute: Compute, allow_config_change: bool
 ) -> None:
-    """Raise a GPTError if the filled in configuration, the data and the start do not fit."""
+    """Raise a GPTError unless the filled-in configuration, the data and the start fit together."""
     check_terms(config, compute.device)
     if isinstance(start, Resume):
         check_fits(start, config, data, allow_config_change)
 
 
 def _report_changes(start: Start, config: Config, report: Report) -> None:
-    """Report what differs, without harm, between a resumed run and its checkpoint."""
+    """Report the harmless differences between a resumed run and its checkpoint."""
     if not isinstance(start, Resume):
         return
-    saved = start.checkpoint.config
-    for line in moved_runs(saved, config).values():
+    saved_config = start.checkpoint.config
+    for line in moved_runs(saved_config, config).values():
         report(line)
     new_steps = config.train.max_steps
-    old_steps = saved.train.max_steps
+    old_steps = saved_config.train.max_steps
     if new_steps > old_steps:
         report(
             f"{start.folder} continues to step {new_steps:,}, not {old_steps:,}, at the rates of "
@@ -255,7 +260,7 @@ def _report_changes(start: Start, config: Config, report: Report) -> None:
 
 
 def _warn_if_sorted_text(config: Config, data: Dataset, report: Report) -> None:
-    """Warn of a sorted text: its end, by which the run is validated, is unlike the rest."""
+    """Warn of a sorted text, whose end, the validation split, differs from the rest."""
     if data.items is None and is_grouped(data):
         report(
             "warning: the validation split has other characters than the rest of the corpus, as in "
@@ -267,7 +272,7 @@ def _warn_if_sorted_text(config: Config, data: Dataset, report: Report) -> None:
 def _build_model(config: Config, tokenizer: Tokenizer, start: Start) -> GPT:
     """Build the model with random weights or those of a checkpoint.
 
-    It is built on the CPU, so that a seed gives the same weights on every device.
+    The model is built on the CPU, so that a seed gives the same weights for every device.
     """
     torch.manual_seed(config.run.seed)
     model = GPT(config.model)
@@ -286,21 +291,23 @@ def _build_stepper(
     callbacks: Sequence[Callback],
     batches: MicroBatches,
 ) -> Stepper:
-    """Move the model to the device, and build what updates it.
+    """Move the model to the device, and build the stepper that updates it.
 
-    The order matters: native kernels have replaced blocks before DDP wraps the model here, and
-    blocks are compiled for the device they are on by then.
+    The order matters: native kernels must have replaced the blocks before DDP wraps the model, and
+    blocks are compiled when they are on the device.
     """
     world = host.world
     parallelism = parallelize(model, world, compute)
     optimizer = build_optimizer(model, config.optim, compute.device, compute.fast_dtype)
-    kind = GraphedStepper if can_capture(config, compute, world, callbacks) else Stepper
+    stepper_class = GraphedStepper if can_capture(config, compute, world, callbacks) else Stepper
     objective = build_objective(config.train)
-    stepper = kind(model, optimizer, compute, config.optim.grad_clip, objective, parallelism)
+    stepper = stepper_class(
+        model, optimizer, compute, config.optim.grad_clip, objective, parallelism
+    )
     if config.run.compile:
-        # Blocks are compiled for the shape of a micro-batch of this process.
+        # The trial has the shape of this process's micro-batches, for which blocks are compiled.
         compile_blocks(model, lambda: stepper.gradients([batches.example()]), host.report)
-    # All processes have drawn the same initial weights; their dropout is to differ.
+    # All processes have drawn the same initial weights, but their dropout has to differ.
     if world.rank > 0:
         seed_process(config.run.seed, world.rank)
     return stepper
@@ -309,7 +316,7 @@ def _build_stepper(
 def _build_batches(
     config: Config, data: Dataset, world: World, fields: Mapping[str, Field]
 ) -> MicroBatches:
-    """Build what reads the batches: windows of a running text, or whole items of a list."""
+    """Build the reader of batches: of windows of a running text, or of whole items of a list."""
     block_size = config.model.block_size
     seed = config.run.seed
     sampler: Sampler
@@ -318,10 +325,10 @@ def _build_batches(
     else:
         sampler = ItemSampler(data.train, block_size, seed, data.items)
     train = config.train
-    # `train.batch_size` is that of all processes, of which each reads an equal part.
-    size = train.batch_size // world.size
+    # All processes together read `train.batch_size` sequences in a micro-batch.
+    size_per_process = train.batch_size // world.size
     rows = rows_of_process(train, world)
-    return MicroBatches(sampler, train.sequences, size, rows, fields)
+    return MicroBatches(sampler, train.sequences, size_per_process, rows, fields)
 
 
 def _build_validation(
@@ -334,7 +341,7 @@ def _build_validation(
 def _build_monitor(
     config: Config, run: RunFolder, host: Host, progress: Monitor | None
 ) -> MonitorGroup:
-    """Return what records the metrics: only in rank 0, which has the metrics of all processes."""
+    """Build the monitors of rank 0, which has the metrics of all processes; others have none."""
     monitors: list[Monitor] = []
     if host.world.is_main:
         monitors += [RunFiles(run), TensorBoard(run.path, config)]
@@ -344,9 +351,9 @@ def _build_monitor(
 
 
 def _write_folder(trainer: Trainer, start: Start) -> bool:
-    """Create the run's folder, or prepare it for what is to come.
+    """Write the run's folder; that of a resumed run is prepared for the steps to come.
 
-    Return whether it has the best checkpoint so far.
+    Return whether the folder has the best checkpoint so far.
     """
     run = trainer.run_folder
     run.create(trainer.config)
@@ -355,7 +362,7 @@ def _write_folder(trainer: Trainer, start: Start) -> bool:
     run.continue_from(start.folder, start.checkpoint.state)
     best_step = trainer.state.best_step
     has_best = run.restore_best(best_step)
-    # A new folder that continues the checkpoint of another run never had a best one to lose.
+    # A new folder that continues a checkpoint of another run never had the best checkpoint.
     is_lost = not has_best and best_step >= 0 and run.has(start.folder)
     if is_lost:
         trainer.report(
@@ -367,16 +374,16 @@ def _write_folder(trainer: Trainer, start: Start) -> bool:
 
 def _summary(trainer: Trainer, start: Start) -> str:
     """Return the line that tells the user what is trained, on which data, and where."""
-    begins = "new run"
+    origin = "new run"
     if isinstance(start, Resume):
-        begins = f"resuming {start.folder}"
+        origin = f"resuming {start.folder}"
     elif isinstance(start, InitFrom):
-        begins = f"beginning with {start.folder}"
+        origin = f"beginning with {start.folder}"
     num_parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
     data = trainer.dataset
     processes = f"{trainer.world.size} processes, each on " if trainer.world.size > 1 else ""
     compiled = ", compiled" if trainer.config.run.compile else ""
     return (
-        f"{trainer.run_folder.path}: {begins}; {num_parameters:,} parameters, {len(data.train):,} "
+        f"{trainer.run_folder.path}: {origin}; {num_parameters:,} parameters, {len(data.train):,} "
         f"training and {len(data.val):,} validation tokens; {processes}{trainer.compute}{compiled}"
     )

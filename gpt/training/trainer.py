@@ -37,22 +37,22 @@ from gpt.training.validation import Poll, Validation
 
 
 class Stateful(Protocol):
-    """What a checkpoint keeps the state of."""
+    """A part of a training whose state a checkpoint has."""
 
     def state_dict(self) -> Any: ...
     def load_state_dict(self, state: Any) -> object: ...
 
 
-@dataclass(eq=False, repr=False)  # a callback may print what refers to it
+@dataclass(eq=False, repr=False)  # otherwise a printed event would print the whole trainer
 class Trainer:
-    """Trains one model in one run folder; `gpt.training.train.build_trainer` makes it.
+    """Trains one model in one run folder; `gpt.training.train.build_trainer` builds a trainer.
 
     Attributes:
-        config: filled in: it has the run's name and the vocabulary size.
-        model: in training mode, on the device.
+        config: the configuration, with the run's name and the vocabulary size filled in.
+        model: the model in training mode, on the device.
         world: the processes that train together.
         report: takes lines for the user.
-        run_folder: locked; `run` unlocks it at its end.
+        run_folder: the locked folder of the run; `run` unlocks it at its end.
     """
 
     config: Config
@@ -72,7 +72,7 @@ class Trainer:
 
     @property
     def stateful(self) -> dict[str, Stateful]:
-        """The parts whose states a checkpoint has beside the weights and the counters, by name."""
+        """The parts whose states a checkpoint has besides weights and counters, by name."""
         return {
             "optimizer": self.stepper.optimizer,
             "scaler": self.stepper.scaler,
@@ -81,19 +81,20 @@ class Trainer:
         }
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Restore the training state of a checkpoint whose weights the model has already.
+        """Restore the training state of a checkpoint, whose weights the model already has.
 
-        `gpt.training.resume.restore` turns errors of damaged states into a CheckpointError.
+        A damaged state may raise errors of many types, which `gpt.training.resume.restore` turns
+        into a CheckpointError.
         """
         self.state = TrainingState.from_dict(checkpoint.state)
         for name, part in self.stateful.items():
             part.load_state_dict(checkpoint.training[name])
-        # An empty state loads without an error, and would silently begin the moments anew.
+        # An optimizer loads an empty state without an error, and its moments would begin at 0.
         if self.state.step > 0 and not self.stepper.optimizer.has_moments:
             raise ValueError("the optimizer state is empty")
 
     def _reseed(self) -> None:
-        """Seed torch's generators by the step, where their saved states do not fit."""
+        """Seed torch's generators with the step, since their saved states do not fit."""
         seed_process(self.config.run.seed, self.world.rank, self.state.step)
         if self.config.model.has_dropout:
             self.report(
@@ -101,15 +102,15 @@ class Trainer:
                 "checkpoint: the random numbers of dropout were re-seeded"
             )
 
-    @torch.inference_mode(False)
+    @torch.inference_mode(False)  # the caller may be in inference mode, which has no gradients
     def run(self) -> TrainingState:
         """Train until the last step or a signal; return the final state.
 
         Raises:
             Interrupted: a signal arrived; a checkpoint was saved.
-            NonFiniteError: the loss or a gradient is not finite; the last checkpoint is older.
+            NonFiniteError: the loss or a gradient is not finite; no new checkpoint was saved.
             CheckpointError: the last checkpoint could not be written.
-            Exception: a callback's own; a checkpoint was saved.
+            Exception: a callback raised this error; a checkpoint was saved.
         """
         try:
             with (
@@ -117,16 +118,17 @@ class Trainer:
                 self.compute.allow_tf32(),
             ):
                 self.meter.start(self.state.seconds)
-            self.monitor.start(self.state.step, self.state.evaluated_step == self.state.step)
-            # Signals are watched while the run is saved too. A launcher may pass the same Ctrl-C
-            # on a second time, and such an echo must not interrupt the saving.
+            is_evaluated = self.state.evaluated_step == self.state.step
+            self.monitor.start(self.state.step, is_evaluated)
+            # Signals are watched until the run is saved, too. A launcher may pass on the same
+            # Ctrl-C a second time, and this echo must not interrupt the saving.
             with SignalWatch(self.report, self.world) as signals, closing(self.monitor):
                 try:
                     self._loop(signals.check)
-                except BaseException as stopped:
-                    # The weights are good after a signal or an error of a callback. After other
-                    # errors they may not be, and the last checkpoint stays the newest one.
-                    if isinstance(stopped, Interrupted) or self.callbacks.failed:
+                except BaseException as error:
+                    # After a signal or an error of a callback the weights are good. After other
+                    # errors they may not be, so that no checkpoint is saved.
+                    if isinstance(error, Interrupted) or self.callbacks.failed:
                         self._save(best=False, required=True)
                     raise
                 finally:
@@ -136,14 +138,14 @@ class Trainer:
         return self.state
 
     def _loop(self, poll: Poll) -> None:
-        """Train, and evaluate in between; `poll` raises Interrupted once a signal has arrived."""
+        """Make and evaluate steps until the last one; `poll` raises Interrupted after a signal."""
         self.callbacks.call(StartEvent(self, self.state.step))
         self.callbacks.sync_across_ranks()
         while True:
             if self._evaluation_is_due():
                 if self._is_finished():
-                    # The evaluation or the sample may fail, for example for want of memory. The
-                    # last steps are saved before, and so are not lost.
+                    # The evaluation or the sample may fail, for example if there is too little
+                    # memory. The last steps are saved before it, so that they are not lost.
                     self._save(best=False, required=True, is_final=False)
                 with announce_if_slow(self.report, f"step {self.state.step}: evaluating"):
                     self._evaluate(poll)
@@ -152,17 +154,17 @@ class Trainer:
                 self.callbacks.sync_across_ranks()
                 return
             self._train_one_step()
-            # Between two steps the state is whole, so that a signal may stop the run here.
+            # The state is consistent between two steps, so that a signal may stop the run here.
             poll()
             self.callbacks.sync_across_ranks()
 
     def _evaluation_is_due(self) -> bool:
-        """Return whether the present step is to be evaluated, and has not been yet."""
+        """Return whether the present step has to be evaluated, and has not been yet."""
         step = self.state.step
         if step == self.state.evaluated_step:
             return False
-        is_interval = step > 0 and step % self.config.train.eval_interval == 0
-        return is_interval or self._is_finished()
+        is_end_of_interval = step > 0 and step % self.config.train.eval_interval == 0
+        return is_end_of_interval or self._is_finished()
 
     def _is_finished(self) -> bool:
         return self.callbacks.stopped or self.state.has_made_last_step(self.config.train)
@@ -170,14 +172,15 @@ class Trainer:
     def _train_one_step(self) -> None:
         """Make and report one optimizer step.
 
-        Its loss is read back at log steps only, since reading waits for a GPU.
+        The loss is read from the device only at every `train.log_interval`-th step and at the last
+        one, since reading waits for a GPU.
         """
         train = self.config.train
         rate = learning_rate(self.state.step, self.config.optim, train.max_steps)
         length = sequence_length(self.state.step, self.config)
         micro_batches = self.batches.next(length)
-        # Without callbacks for gradients it is None: such a step calls no Python, and so may be a
-        # CUDA graph.
+        # If no callback changes gradients, None tells the stepper that the step calls no Python,
+        # so that a CUDA graph may replay it.
         change_gradients = self._change_gradients if self.callbacks.gradient_callbacks else None
         result = self.stepper.step(self.state.step, rate, micro_batches, change_gradients)
         self.state.step += 1
@@ -190,18 +193,18 @@ class Trainer:
     def _change_gradients(self) -> None:
         """Let callbacks change the gradients.
 
-        Their random numbers are the same in all processes, which all have to make the same update.
+        Callbacks get the same random numbers in all processes, which have to make the same update.
         """
         seed = mix_seeds(self.config.run.seed, self.state.step)
         generator = torch.Generator().manual_seed(seed)
         self.callbacks.call(GradientEvent(self, self.state.step, generator))
 
     def _log(self, result: StepResult, rate: float) -> float:
-        """Read the result of a step back from the device and report it.
+        """Read the result of a step from the device, and record it.
 
         Return the loss in nats per token.
         """
-        # Checked now, since reading the loss below waits for the device anyway.
+        # The check waits for the device, as reading the loss does anyway.
         self.stepper.check()
         loss = float(result.loss)
         values = {
@@ -214,12 +217,12 @@ class Trainer:
         return loss
 
     def _evaluate(self, poll: Poll) -> None:
-        """Evaluate, sample and save; if a signal arrives meanwhile, nothing is recorded."""
-        # Weights that have diverged are reported as such, and not evaluated.
+        """Evaluate, sample and save; if a signal interrupts this, nothing is recorded."""
+        # If training has diverged, the check says so, and the weights are not evaluated.
         self.stepper.check()
         step = self.state.step
         validation = self.validation
-        # `poll` may raise in these two calls, so that the state is changed only after both.
+        # `poll` may raise Interrupted in these two calls. The state is changed only after both.
         result = validation.loss(step, poll)
         sample = validation.sample(poll)
         is_best = self.state.record_evaluation(result.loss)
@@ -234,7 +237,7 @@ class Trainer:
         if sample:
             self.monitor.sample(step, sample)
         self.callbacks.call(EvaluationEvent(self, step, result.loss, bits_per_char, sample))
-        # An error of a callback is raised only after the checkpoint of this step is written.
+        # If a callback fails, its error is raised after the checkpoint of this step is written.
         self.callbacks.sync_across_ranks(then_raise=False)
         self._save(best=is_best, required=self._is_finished())
         self.callbacks.sync_across_ranks()
@@ -244,25 +247,27 @@ class Trainer:
     def _save(self, best: bool, required: bool, is_final: bool = True) -> None:
         """Write a checkpoint.
 
-        The state names a checkpoint as the best one only once it is written.
+        The state names a checkpoint as the best one only after it is written.
 
         Args:
-            required: raise an error; otherwise a failure is reported, and the run continues.
-            is_final: callbacks hear of the checkpoint. One that is not final is written once more
-                after the evaluation of its step.
+            best: whether this is the best checkpoint so far.
+            required: whether a failure raises an error; otherwise it is only reported, and the run
+                continues.
+            is_final: whether callbacks hear of the checkpoint. A checkpoint that is not final is
+                written again after the evaluation of its step.
 
         Raises:
-            NonFiniteError: a step since the last one that was read back was not finite.
+            NonFiniteError: a step since the last check was not finite.
         """
         self.stepper.check()
         self.state.seconds = self.meter.total_seconds
         saved = self.state.as_best() if best else self.state
         weights = weights_of(self.model)
-        # Every process takes part, since each has random generators of its own to be saved.
+        # Every process takes part, since each has its own random generators, which are saved.
         training = {name: part.state_dict() for name, part in self.stateful.items()}
         folder = self.world.rank_zero(lambda: self._write(weights, training, saved, best, required))
         if folder is None:
-            return  # nothing was written, and the state keeps the best checkpoint that there is
+            return  # nothing was written, so that the state still names the former best checkpoint
         self.state = saved
         if is_final:
             self.callbacks.call(CheckpointEvent(self, saved.step, folder, best))
@@ -275,13 +280,13 @@ class Trainer:
         best: bool,
         required: bool,
     ) -> Path | None:
-        """Write a checkpoint and return its folder; None after a failure that was reported.
+        """Write a checkpoint and return its folder, or None after a failure that was reported.
 
-        Only rank 0 calls this.
+        Only rank 0 calls this method. The arguments `best` and `required` are those of `_save`.
         """
         for name, weight in weights.items():
-            # The loss may be finite even if a weight is not, as in the embedding of a character
-            # that no batch has.
+            # The loss may be finite even if a weight is not, for example in the embedding of a
+            # character that no batch contains.
             if not bool(torch.isfinite(weight).all()):
                 raise NonFiniteError(
                     f"the weights {name} are not finite at step {state.step}; nothing was saved"

@@ -13,8 +13,8 @@ from gpt.config import TrainConfig
 from gpt.system.distributed import World
 from gpt.system.errors import CheckpointError
 
-# The types of the fields: strict, since a damaged file may have "5" or True for a number, and small
-# enough for an int64, which has room for sums of counts.
+# The types of the fields are strict, since a damaged file may have "5" or True for a number. Counts
+# are limited so that the sum of two counts fits into an int64.
 Count = Annotated[int, Field(strict=True, ge=0, lt=2**62)]
 CountOrNever = Annotated[int, Field(strict=True, ge=-1, lt=2**62)]
 Loss = Annotated[float, Field(strict=True, allow_inf_nan=False)]
@@ -26,12 +26,12 @@ class TrainingState:
     """The progress of a run, saved as JSON.
 
     Attributes:
-        step: optimizer steps that are done.
+        step: number of optimizer steps that are done.
         evaluated_step: the step of the last finished evaluation; -1 before the first.
         val_loss: the validation loss of that evaluation, in nats per token.
         best_step: the step of the checkpoint with the lowest validation loss; -1 before the first.
         best_val_loss: the validation loss of that checkpoint.
-        seconds: wall time of the run, in all the processes that continued it.
+        seconds: wall time of the run, over all the processes that have trained it.
     """
 
     step: Count = 0
@@ -53,8 +53,8 @@ class TrainingState:
     def has_made_last_step(self, train: TrainConfig) -> bool:
         """Return whether no step is left to make.
 
-        A stop rule of the configuration belongs here: all who ask whether a run is finished, such
-        as the training loop, `gpt runs` and `train.teacher`, ask this.
+        A stop rule of the configuration belongs here: the training loop, `gpt runs` and
+        `train.teacher` all ask this method whether a run is finished.
         """
         return self.step >= train.max_steps
 
@@ -67,7 +67,7 @@ class TrainingState:
         return replace(self, best_step=self.step, best_val_loss=self.val_loss)
 
     def without_best(self) -> "TrainingState":
-        """Return this state with no best checkpoint, so that the next evaluation has it."""
+        """Return this state without a best checkpoint, so that the next evaluation is the best."""
         return replace(self, best_step=-1, best_val_loss=None)
 
     @classmethod
@@ -75,40 +75,41 @@ class TrainingState:
         """Build the state from a JSON object.
 
         Raises:
-            CheckpointError: a key is missing or of a wrong type.
+            CheckpointError: a key is missing, or its value has a wrong type.
         """
-        # All fields have defaults, by which a missing one would be read as a run that is just new.
-        missing = [name for name in cls.__dataclass_fields__ if name not in values]
-        if missing:
-            raise CheckpointError(f"state.json of the checkpoint has no {missing[0]!r}")
+        # All fields have defaults, with which a state without a field would look like a new run's.
+        missing_fields = [name for name in cls.__dataclass_fields__ if name not in values]
+        if missing_fields:
+            raise CheckpointError(f"state.json of the checkpoint has no {missing_fields[0]!r}")
         try:
             return TypeAdapter(cls).validate_python(values)
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
+            problem = error.errors(include_url=False)[0]
             raise CheckpointError(
-                f"state.json of the checkpoint: {first['loc'][0]}: {first['msg']}"
+                f"state.json of the checkpoint: {problem['loc'][0]}: {problem['msg']}"
             ) from None
 
 
 def check_like(name: str, value: Any, like: Tensor) -> None:
-    """Raise ValueError unless a loaded value is a contiguous tensor like another one.
+    """Raise ValueError unless a loaded value is a contiguous tensor like another tensor.
 
-    Kernels that update the value in place would read past its memory if it were smaller.
+    Kernels update the value in place, and would read past its memory if it were smaller.
     """
     expected = f"{tuple(like.shape)} {like.dtype}"
     if not isinstance(value, Tensor):
         raise ValueError(f"{name} is {type(value).__name__}, expected {expected}")
     is_contiguous = value.layout == torch.strided and value.is_contiguous()
-    if not is_contiguous or value.shape != like.shape or value.dtype != like.dtype:
+    is_alike = value.shape == like.shape and value.dtype == like.dtype
+    if not is_contiguous or not is_alike:
         raise ValueError(f"{name} is {tuple(value.shape)} {value.dtype}, expected {expected}")
 
 
 @dataclass
 class Generators:
-    """The states of torch's default generators, which dropout uses, of all processes.
+    """The states of torch's default generators in all processes, from which dropout draws.
 
     Attributes:
-        reseed: called where saved states do not fit: the run had another number of processes, or
+        reseed: called if saved states do not fit, since the run had another number of processes or
             another kind of device.
     """
 
@@ -118,30 +119,31 @@ class Generators:
 
     def state_dict(self) -> list[dict[str, Any]]:
         """Return the states by rank."""
-        cuda: list[Tensor] = []  # of the run's device; empty on another kind
+        cuda_states: list[Tensor] = []  # the state of the run's device, if it is a CUDA device
         if self.device.type == "cuda":
-            cuda.append(torch.cuda.get_rng_state(self.device))
-        return self.world.gather({"cpu": torch.get_rng_state(), "cuda": cuda})
+            cuda_states.append(torch.cuda.get_rng_state(self.device))
+        return self.world.gather({"cpu": torch.get_rng_state(), "cuda": cuda_states})
 
     def load_state_dict(self, states: list[dict[str, Any]]) -> None:
         """Restore the states of this process, or call `reseed`."""
-        num_cuda = 1 if self.device.type == "cuda" else 0
-        if len(states) != self.world.size or len(states[0]["cuda"]) != num_cuda:
+        num_cuda_states = 1 if self.device.type == "cuda" else 0
+        if len(states) != self.world.size or len(states[0]["cuda"]) != num_cuda_states:
             self.reseed()
             return
-        own = states[self.world.rank]
-        torch.set_rng_state(own["cpu"])
-        for state in own["cuda"]:
+        own_states = states[self.world.rank]
+        torch.set_rng_state(own_states["cpu"])
+        for state in own_states["cuda"]:
             torch.cuda.set_rng_state(state, self.device)
 
 
 def mix_seeds(*numbers: int) -> int:
-    """Return a seed from several numbers: a seed, a rank, a step.
+    """Return a seed made from several numbers, such as a seed, a rank and a step.
 
-    The numbers are hashed: their sum would be the same for seed 1 in rank 0 and seed 0 in rank 1.
+    The numbers are hashed, since their sum would be the same for seed 1 in rank 0 and seed 0 in
+    rank 1.
     """
     (state,) = np.random.SeedSequence(numbers).generate_state(1, np.uint64)
-    return int(state) >> 1  # below 2**63: not negative as an int64
+    return int(state) >> 1  # 63 bits, so that the seed is not negative as an int64
 
 
 def seed_process(*numbers: int) -> None:

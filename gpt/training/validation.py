@@ -20,9 +20,9 @@ from gpt.training.acceleration import without_compilation
 from gpt.training.loss import Batch, Evaluation, full_batches
 
 Poll = Callable[[], None]
-"""Called before every batch and after every token; an exception from it ends an evaluation."""
+"""Called before every batch and after every token; an error that it raises ends an evaluation."""
 Evaluate = Callable[[nn.Module, Iterator[Batch], Compute, Poll], Evaluation]
-"""Computes the mean loss of a model over batches: in one process, or shared among several."""
+"""Computes the mean loss of a model over batches, in one process or shared among several."""
 
 
 @dataclass(repr=False)
@@ -30,8 +30,8 @@ class Validation:
     """Evaluates a model with its weights at the time of a call.
 
     Attributes:
-        model: in training mode.
-        evaluate: computes the loss, as `gpt.training.loss.evaluate`.
+        model: the model in training mode.
+        evaluate: computes the loss, as `gpt.training.loss.evaluate` does.
     """
 
     config: Config
@@ -48,16 +48,17 @@ class Validation:
         if limit is None:
             return tokens
         if self.dataset.items is None:
-            return tokens[: limit + 1]  # the first token is not predicted
+            return tokens[: limit + 1]  # one more, since the first token is not predicted
+        # Items are read whole, up to the first one that reaches the limit, or else to the last one.
         ends = item_spans(tokens, self.dataset.items.end)[:, 1]
-        last = int(np.searchsorted(ends, min(limit, ends[-1])))
-        return tokens[: ends[last]]  # whole items, one at least
+        last_item = int(np.searchsorted(ends, min(limit, ends[-1])))
+        return tokens[: ends[last_item]]
 
     def loss(self, step: int, poll: Poll) -> Evaluation:
         """Compute the loss over `tokens`, in nats per token.
 
         Raises:
-            NonFiniteError: it is not finite. A loss that is NaN would never be the best one.
+            NonFiniteError: the loss is not finite, so that it cannot be compared with others.
         """
         train = self.config.train
         block_size = self.config.model.block_size
@@ -66,8 +67,8 @@ class Validation:
             batches = full_batches(self.tokens, block_size, train.batch_size)
         else:
             batches = item_batches(self.tokens, block_size, train.batch_size, items)
-        # The last batches have shapes of their own, which would be compiled anew. Matmuls are as
-        # exact as in training, so that both losses can be compared.
+        # The last batches have other shapes, for which blocks would be compiled again. Matmuls are
+        # as exact as in training, so that both losses can be compared.
         with without_compilation(self.model), self.compute.allow_tf32():
             result = self.evaluate(self.model, batches, self.compute, poll)
         if not math.isfinite(result.loss):
@@ -77,7 +78,7 @@ class Validation:
         return result
 
     def sample(self, poll: Poll) -> str:
-        """Return a sample; it is empty where `train.sample_tokens` is 0.
+        """Return a sample, which is empty if `train.sample_tokens` is 0.
 
         A model of questions and answers answers the first question of the validation split.
         """
@@ -85,14 +86,14 @@ class Validation:
         params = self.config.sample.params(max_new_tokens=length)
         tokenizer = self.dataset.tokenizer
         prompt: list[int] | None = None
-        shown = ""
+        question = ""
         if self.dataset.has_answers and length > 0:
             prompt = first_question(self.dataset, self.config.model.block_size)
-            # without the marks before and after the question
-            shown = tokenizer.decode(prompt[1:-1]) + "\n"
+            # The prompt has a mark before and after the question, which are not shown.
+            question = tokenizer.decode(prompt[1:-1]) + "\n"
         with without_compilation(self.model):
             texts = reference_texts(self.model, tokenizer, params, [params.seed], poll, prompt)
-        return shown + texts[0]
+        return question + texts[0]
 
 
 def first_question(dataset: Dataset, block_size: int) -> list[int]:
