@@ -28,7 +28,7 @@ def use_native_kernels(
         raise DeviceError(
             "run.compile is true, but torch does not compile native kernels; set run.kernels=torch"
         )
-    # A GPU has torch's own kernels, and code that torch compiles cannot call native kernels.
+    # The native kernels are for CPUs, and code that torch compiles cannot call them.
     is_preferred = run.kernels == "auto" and not run.compile and compute.device.type == "cpu"
     if not is_required and not is_preferred:
         return

@@ -71,10 +71,10 @@ def teacher_fields(
     name = config.train.teacher
     runs = expand_home(config.run.dir, "run.dir")
     folder = world.rank_zero(lambda: find_teacher(name, runs))
+    # If one of several processes fails here, `together` ends them all.
     with world.together():
         _require_memory(dataset, config)
-        # `folder` exists, so that it is not looked for in the second argument, the folder of all
-        # runs.
+        # `folder` is a path that exists, so that no name is looked for in the second argument.
         teacher = load_trained(folder, folder.parent, compute.device, report=report)
         has_same_size = teacher.model.vocab_size == config.model.vocab_size
         has_same_tokenizer = teacher.tokenizer.to_dict() == dataset.tokenizer.to_dict()
@@ -124,7 +124,7 @@ def _require_memory(dataset: Dataset, config: Config) -> None:
     """Raise DeviceError unless there is memory for the teacher's probabilities."""
     vocab_size = config.model.vocab_size or dataset.tokenizer.vocab_size
     num_bytes = len(dataset.train) * vocab_size * torch.float16.itemsize
-    remedy = "the corpus or its vocabulary, or leave out train.teacher"
+    remedy = "the corpus or its vocabulary, or leave out train.teacher"  # follows "lower"
     # The probabilities stay on the CPU, since a step needs only a few of them on its device.
     require_memory(num_bytes, "the teacher's probabilities", remedy, torch.device("cpu"))
 

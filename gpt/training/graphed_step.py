@@ -139,7 +139,7 @@ class GraphedStepper(Stepper):
         micro_batches: Sequence[StepBatch],
         change_gradients: ChangeGradients | None = None,
     ) -> StepResult:
-        """Do update `number`, as `Stepper.step` does.
+        """Make update `number`, as `Stepper.step` does.
 
         The step runs without a graph if its signature is new, or if `change_gradients` is given,
         which is Python.
@@ -149,8 +149,8 @@ class GraphedStepper(Stepper):
         is_new = signature not in self._warmed_up
         if is_new or change_gradients is not None:
             self._warmed_up.add(signature)
-            # autograd accumulates a gradient on the stream on which the gradient was first made,
-            # and a capture has a stream of its own. So this step runs on that stream too.
+            # Autograd accumulates a gradient on the stream on which the gradient was first made,
+            # and a capture has a stream of its own. So this step runs on the stream of captures.
             with self._capturer.on_own_stream():
                 return self._run(inputs, change_gradients)
         if signature not in self._captured:

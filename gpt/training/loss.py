@@ -116,12 +116,13 @@ def sliding_batches(
     """
     # The last token is only a target.
     num_inputs = len(tokens) - 1
-    # Windows of the whole block size have the same shape, so that they can be batched.
+    # Windows of the whole block size have the same shape, so that they can be batched. The last one
+    # is the last that does not reach beyond the inputs.
     num_whole = max(0, (num_inputs - block_size) // stride + 1)
     starts = range(0, num_whole * stride, stride)
     for first in range(0, num_whole, batch_size):
         yield _windows(tokens, starts[first : first + batch_size], block_size, num_scored=stride)
-        release_pages(tokens)  # otherwise a long text fills the memory while it is read
+        release_pages(tokens)  # otherwise the pages of a long text would fill the memory
     # If some tokens are not predicted yet, the last window is shorter, and ends with the text.
     last_start = num_whole * stride
     # The last whole window begins one stride before, and all tokens up to its end are predicted.

@@ -118,8 +118,8 @@ class RunFiles(Monitor):
             self._run.metrics.touch(mode=0o644)
             return
         lines = read_file(self._run.metrics, MAX_METRICS_BYTES).splitlines(keepends=True)
-        kept = [line for line in lines if _belongs_to_run(line, step, evaluated)]
-        write_atomic(self._run.metrics, b"".join(kept))
+        kept_lines = [line for line in lines if _belongs_to_run(line, step, evaluated)]
+        write_atomic(self._run.metrics, b"".join(kept_lines))
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         # JSON has neither NaN nor infinity, so that null is written instead.
@@ -273,9 +273,9 @@ class SpeedMeter:
         return self.clock() - self._started_at
 
     def restart(self) -> None:
-        """Begin a new interval, so that the time since the last one does not count for any step.
+        """Begin a new interval.
 
-        This is called after an evaluation, for example.
+        The time since the last step, for example that of an evaluation, then counts for no step.
         """
         self._interval_began_at = self.clock()
         self._steps = 0

@@ -30,8 +30,7 @@ def orthogonalize(matrices: Tensor, steps: int) -> Tensor:
     a, b, c = COEFFICIENTS
     x = matrices
     is_tall = x.size(-2) > x.size(-1)
-    # The iterations compute the Gram matrix x x^T, which is smallest if x has fewer rows than
-    # columns.
+    # The iterations compute the Gram matrix x x^T, which is smaller if x has fewer rows.
     if is_tall:
         x = x.mT
     # The iterations need singular values of at most 1, and the Frobenius norm is at least as large
@@ -84,7 +83,7 @@ class Muon(Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """Update every matrix that has a gradient."""
-        assert closure is None
+        assert closure is None  # it would compute the loss again, which no training needs
         for group in self.param_groups:
             # Matrices of equal shape are updated together, since a few large operations are faster
             # than many small ones.

@@ -67,7 +67,7 @@ class WantedRun:
             # The configuration is damaged, or names a component of a plugin that is not loaded.
             return [f"it cannot be read here: {first_line(error)}"]
         if existing is None:
-            return []
+            return []  # without a configuration there is nothing to compare
         changes = differences_of_existing(existing, self.config, may_be_longer)
         if self.data is not None:
             # A run without a readable checkpoint does not say which text it has. The text is then
@@ -120,7 +120,7 @@ def claim_folder(wanted: WantedRun, world: World) -> tuple[RunFolder, str]:
 def _lock(run: RunFolder, wanted: WantedRun) -> None:
     """Lock the chosen folder, and check that it would still be chosen.
 
-    Only a chosen folder can be locked, so that another process may take its name in between.
+    The folder is locked only after it is chosen. Another process may take its name in between.
     """
     run.lock()
     try:

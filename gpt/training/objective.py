@@ -155,7 +155,7 @@ def build_objective(train: TrainConfig) -> Objective:
     return Objective(
         logit_temperature=train.logit_temperature,
         mtp_weights=train.mtp_weights,
-        mtp_steps=max(1, mtp_steps),  # a run of one step would have 0
+        mtp_steps=max(1, mtp_steps),  # a run with a single step has multi-token prediction too
         teacher_weight=train.teacher_weight,
         terms=tuple(train.loss_terms.items()),
     )

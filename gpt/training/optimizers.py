@@ -47,7 +47,7 @@ class CombinedOptimizer:
         """Update all parameters, unless `found_inf` is 1."""
         for optimizer in self.optimizers.values():
             if _reads_found_inf(optimizer):
-                # The optimizer itself skips the update on the device, without a wait for the host.
+                # The optimizer skips the update on the device, so that the host need not wait.
                 optimizer.found_inf = self.found_inf  # type: ignore[attr-defined]
                 optimizer.step()
             elif self.found_inf is None or not bool(self.found_inf):

@@ -59,8 +59,8 @@ def parallelize(model: GPT, world: World, compute: Compute) -> Parallelism:
     if "forward_sync_buffers" in signature(DistributedDataParallel).parameters:
         option = "forward_sync_buffers"
     buffer_options: dict[str, Any] = {option: False}
-    # DDP communicates copies of the gradients in buckets. As views of the buckets, the gradients
-    # need no memory besides these.
+    # DDP communicates gradients in buckets. Gradients that are views of the buckets need no memory
+    # of their own.
     replica = DistributedDataParallel(model, gradient_as_bucket_view=True, **buffer_options)
     return Parallelism(world, replica, replica.no_sync)
 
@@ -90,7 +90,7 @@ def _share(batches: Iterator[Batch], world: World) -> Iterator[Batch]:
     """Yield the batches of this process: one of every `world.size` batches.
 
     All processes get the same number of batches, since they may communicate in the forward pass. If
-    too few batches are left at the end, some processes get a batch without targets, whose loss is
+    too few batches are left at the end, some processes get a batch without targets, with a loss of
     0.
     """
     while True:

@@ -173,6 +173,7 @@ def _find_init_from(config: Config) -> InitFrom:
     except CheckpointError as error:
         # The message of the error names only the path, and not the key that has the path.
         raise CheckpointError(f"train.init_from: {error}") from None
+    # Only the weights are used, so that the training state need not be read.
     start = InitFrom(folder, read_checkpoint(folder, training=False))
     start.require_float32()
     return start
@@ -187,7 +188,8 @@ def check_fits(start: Resume, config: Config, dataset: Dataset, allow_config_cha
             training can continue from it.
     """
     saved = start.checkpoint
-    # `gpt.save` and `gpt import-model` write checkpoints with only weights.
+    # `gpt.save` and `gpt import-model` write checkpoints with only weights. The state of a training
+    # also has the fingerprint of its data.
     if "data" not in saved.state:
         raise CheckpointError(
             f"{start.folder} holds a model, but no state of a training to resume; begin a new run "
@@ -266,7 +268,7 @@ def with_architecture(config: Config, start: SavedStart) -> Config:
     model = ModelConfig.model_validate(model_values)
     # All sections are checked together once more, since the new model may not fit `train`.
     sections = {**config.model_dump(exclude_unset=True), "model": model.model_dump()}
-    return build_config(sections, config.run.name or "config")
+    return build_config(sections, origin=config.run.name or "config")
 
 
 def _refuse_contradiction(section: str, keys: Set[str], config: Config, start: SavedStart) -> None:

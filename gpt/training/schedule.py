@@ -58,9 +58,10 @@ def _cosine(step: int, config: OptimConfig, max_steps: int) -> float:
 
     See Loshchilov and Hutter 2016, 1608.03983, equation 5.
     """
-    last_step = config.decay_steps or max_steps
+    # Without `optim.decay_steps` the decay ends with the run.
+    end_step = config.decay_steps or max_steps
     # `max` avoids a division by zero if the decay ends with the warmup.
-    num_decay_steps = max(1, last_step - config.warmup_steps)
+    num_decay_steps = max(1, end_step - config.warmup_steps)
     progress = min(1.0, (step - config.warmup_steps) / num_decay_steps)
     return 0.5 * (1 + math.cos(math.pi * progress))
 
@@ -76,7 +77,9 @@ def _warmup_stable_decay(step: int, config: OptimConfig, max_steps: int) -> floa
     # The decay cannot begin before the warmup has ended.
     steps_after_warmup = max(1, max_steps - config.warmup_steps)
     decay_steps = min(wanted_steps, steps_after_warmup)
-    return min(1.0, max(0.0, (max_steps - step) / decay_steps))
+    # The fraction is above 1 before the decay begins, and below 0 after the last step of the run.
+    fraction_left = (max_steps - step) / decay_steps
+    return min(1.0, max(0.0, fraction_left))
 
 
 def _constant(step: int, config: OptimConfig, max_steps: int) -> float:

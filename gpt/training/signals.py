@@ -70,7 +70,8 @@ class SignalWatch:
         """Send a signal to the handler that was set outside this context."""
         self._handlers.close()
         # The signal may have arrived while `__exit__` was restoring the handlers. A second `close`
-        # does nothing, so that the handler of this signal may still be `_handle`.
+        # does nothing, so that the handler of this signal may still be `_handle`. The signal's
+        # default action then ends the process.
         if signal.getsignal(signum) == self._handle:
             signal.signal(signum, signal.SIG_DFL)
         signal.raise_signal(signum)

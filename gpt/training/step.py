@@ -245,15 +245,15 @@ class Stepper:
         in size or padding.
         """
         self.optimizer.zero_grad(set_to_none=True)
-        # the part of each micro-batch in the loss, and in each loss term
+        # Each list has one value for each micro-batch.
         loss_parts: list[Tensor] = []
         term_parts: dict[str, list[Tensor]] = {}
         with self.compute.allow_tf32():
             for index, batch in enumerate(inputs.micro_batches):
                 is_last = index == len(inputs.micro_batches) - 1
                 # The processes average their gradients once, after the last micro-batch.
-                sync = nullcontext() if is_last else self.parallelism.no_sync()
-                with sync:
+                synchronization = nullcontext() if is_last else self.parallelism.no_sync()
+                with synchronization:
                     losses = self.objective(
                         self.parallelism.forward, batch, self.compute, inputs.mtp_scale
                     )

@@ -84,7 +84,7 @@ def build_trainer(
     callbacks: Sequence[Callback] = (),
     progress: Monitor | None = None,
 ) -> Trainer:
-    """Build a trainer that is ready to run; the run's folder stays locked until its `run` ends.
+    """Build a trainer that is ready to run; its folder stays locked until `Trainer.run` ends.
 
     Everything that can reject the run is checked before the folder is written. Until then only the
     encoded corpus is written to disk.
@@ -92,7 +92,9 @@ def build_trainer(
     Args:
         resume: a run or a checkpoint to continue from, see `find_checkpoint`; `auto` for the newest
             checkpoint of the run, if there is one; or None for a new run.
-        allow_config_change: resume even if the configuration differs from the checkpoint's.
+        allow_config_change: whether to resume even if the configuration differs from the
+            checkpoint's.
+        callbacks: called during the training, see `CallbackGroup`.
         progress: shows the metrics to the user.
 
     Raises:
@@ -294,7 +296,7 @@ def _build_stepper(
     """Move the model to the device, and build the stepper that updates it.
 
     The order matters: native kernels must have replaced the blocks before DDP wraps the model, and
-    blocks are compiled when they are on the device.
+    the blocks must be on the device before they are compiled.
     """
     world = host.world
     parallelism = parallelize(model, world, compute)
@@ -351,7 +353,7 @@ def _build_monitor(
 
 
 def _write_folder(trainer: Trainer, start: Start) -> bool:
-    """Write the run's folder; that of a resumed run is prepared for the steps to come.
+    """Write the run's folder, and prepare that of a resumed run for the steps to come.
 
     Return whether the folder has the best checkpoint so far.
     """
@@ -362,8 +364,9 @@ def _write_folder(trainer: Trainer, start: Start) -> bool:
     run.continue_from(start.folder, start.checkpoint.state)
     best_step = trainer.state.best_step
     has_best = run.restore_best(best_step)
+    was_evaluated = best_step >= 0  # -1 stands for a run that was not evaluated yet
     # A new folder that continues a checkpoint of another run never had the best checkpoint.
-    is_lost = not has_best and best_step >= 0 and run.has(start.folder)
+    is_lost = was_evaluated and not has_best and run.has(start.folder)
     if is_lost:
         trainer.report(
             f"warning: {run.path} has lost its best checkpoint, that of step {best_step}; "

@@ -113,6 +113,7 @@ class Trainer:
             Exception: a callback raised this error; a checkpoint was saved.
         """
         try:
+            # The machine is measured with the exactness of matmuls that training has.
             with (
                 announce_if_slow(self.report, "measuring the rate of matmuls"),
                 self.compute.allow_tf32(),
@@ -156,6 +157,7 @@ class Trainer:
             self._train_one_step()
             # The state is consistent between two steps, so that a signal may stop the run here.
             poll()
+            # A callback may have failed in the step, or asked for the end of the training.
             self.callbacks.sync_across_ranks()
 
     def _evaluation_is_due(self) -> bool:
@@ -185,7 +187,8 @@ class Trainer:
         result = self.stepper.step(self.state.step, rate, micro_batches, change_gradients)
         self.state.step += 1
         self.meter.count_step(length)
-        is_logged = self.state.step % train.log_interval == 0 or self.state.step == train.max_steps
+        is_last = self.state.step == train.max_steps
+        is_logged = is_last or self.state.step % train.log_interval == 0
         loss = self._log(result, rate) if is_logged else None
         self.monitor.progress(self.state.step, loss)
         self.callbacks.call(StepEvent(self, self.state.step, rate, is_logged, result))
@@ -239,6 +242,7 @@ class Trainer:
         self.callbacks.call(EvaluationEvent(self, step, result.loss, bits_per_char, sample))
         # If a callback fails, its error is raised after the checkpoint of this step is written.
         self.callbacks.sync_across_ranks(then_raise=False)
+        # Only the last checkpoint is required, since a later one may replace one that failed.
         self._save(best=is_best, required=self._is_finished())
         self.callbacks.sync_across_ranks()
         # The time of the evaluation does not count as time of steps.
