@@ -1,6 +1,6 @@
 """The structures of `src/decoding/model.h`, and functions that fill them in.
 
-Names, order and types of the fields are those of the header.
+The fields have the names, order and types of the header.
 """
 
 import ctypes
@@ -13,12 +13,12 @@ from torch import Tensor
 from gpt.config import SamplingParams
 from gpt.native.contract import Activation, fields, floats, pointer
 
-# The ranges to which parameters, which are Python's float64 and unbounded integers, are clipped.
+# Sampling parameters are float64 and unbounded integers in Python. C++ has these ranges.
 SMALLEST_FLOAT = torch.finfo(torch.float32).tiny
 LARGEST_FLOAT = torch.finfo(torch.float32).max
 LARGEST_INT32 = 2**31 - 1
 SAMPLING_FIELDS = frozenset({"temperature", "top_k", "top_p", "min_p", "repetition_penalty"})
-"""Fields of `SamplingParams` by which C++ samples."""
+"""Fields of `SamplingParams` that C++ applies."""
 ACTIVATIONS = {
     "gelu": Activation.GELU,
     "gelu_tanh": Activation.GELU_TANH,
@@ -26,7 +26,7 @@ ACTIVATIONS = {
     "relu2": Activation.RELU_SQUARED,
     "swiglu": Activation.GATED_SILU,
 }
-"""Values of `model.mlp` that C++ computes, by their number there."""
+"""Values of `model.mlp` that C++ can compute, and their numbers in C++."""
 INTEGERS = ctypes.POINTER(c_int32)
 """The type of a pointer to an array of int32."""
 
@@ -72,20 +72,20 @@ STRUCTURES = (CMatrix, CLayer, CModel, CCacheOptions, CBatch, CSampling, CSample
 
 
 def integers(values: Sequence[int]) -> ctypes.Array[c_int32]:
-    """Copy numbers into an array that C++ can read."""
+    """Return a copy of numbers as an array that C++ can read."""
     return (c_int32 * len(values))(*values)
 
 
 def sampling_in_c(params: SamplingParams) -> CSampling:
-    """Return sampling parameters, rounded and clipped to float32 and int32.
+    """Return sampling parameters rounded to float32 and clipped to the range of C++ numbers.
 
-    Clipping does not change what they mean: a temperature that float32 rounds to 0 is not greedy,
-    and a penalty stays positive and finite.
+    Clipping keeps their meaning: a tiny temperature must not become 0, which is greedy, and a
+    penalty must stay positive and finite.
     """
     temperature = 0.0  # greedy
     if params.temperature > 0:
         temperature = max(params.temperature, SMALLEST_FLOAT)
-    # C++ has no None: with so many ids none is left out.
+    # C++ has no None; no vocabulary has more ids than the largest int32.
     ids = LARGEST_INT32 if params.ids is None else params.ids
     return CSampling(
         temperature=temperature,
@@ -100,10 +100,11 @@ def sampling_in_c(params: SamplingParams) -> CSampling:
 def sample_in_c(
     sampling: CSampling, uniform: float, seen: Tensor | None, logits: Tensor | None
 ) -> CSample:
-    """Return the arguments for sampling a token; the caller keeps the tensors alive.
+    """Return how C++ shall sample a token; the caller keeps the tensors alive.
 
     Args:
+        uniform: random number in [0, 1) that chooses the token.
         seen: (V,) uint8, 1 for tokens to which the repetition penalty applies; None without one.
-        logits: (V,) float32, into which C++ writes the logits; None if nobody wants them.
+        logits: (V,) float32, into which C++ copies the logits; None if they are not needed.
     """
     return CSample(sampling, uniform, pointer(seen, torch.uint8), floats(logits))

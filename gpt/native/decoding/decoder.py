@@ -1,8 +1,8 @@
-"""The C++ decoder of `src/decoding`, which runs a model on weights laid out for it.
+"""Run a model by the C++ decoder of `src/decoding`.
 
-It runs on any processor for which there is a C++ compiler. It computes in float32; weights, keys
-and values may be narrower. What it computes for a token does not depend on what else is in the
-pass, to the last bit.
+The decoder runs on every processor that has a C++ compiler. It computes in float32; weights, keys
+and values may be stored in narrower types. The results for a token do not depend on the other
+tokens of the pass, to the last bit.
 """
 
 import ctypes
@@ -32,35 +32,38 @@ from gpt.system.progress import Report, silent
 SOURCE = "decoding/engine.cpp"
 """Path of the library's source below `src`."""
 VOID = dict.fromkeys(("free", "use_threads", "forward", "step", "copy_blocks"))
+"""Functions that return nothing, which ctypes calls None."""
 RESULTS = {
     **VOID,
     "create": ctypes.c_void_p,
     "block_bytes": ctypes.c_int64,
     "generate": ctypes.c_int64,
 }
-"""Return types of the library's functions, by their names without `gpt_decoder_`."""
+"""Return types of the library's functions, by their names without the prefix `gpt_decoder_`."""
 FLAGS = ("-ffp-contract=off",)
-"""Keeps the compiler from fusing multiplications and additions by itself.
+"""Compiler flags: multiplications and additions are fused only where the source says so.
 
-The source says where to fuse them, so that every instantiation of a template rounds alike.
+Otherwise the compiler may fuse them in some instantiations of a template only, whose results then
+differ from those of the others.
 """
 KV_KINDS = {"fp32": Kind.FLOAT32, "bf16": Kind.BFLOAT16, "int8": Kind.INT8}
-"""Types of keys and values."""
+"""Types of keys and values in the cache, by their names in `kv_dtype`."""
 MIN_PASS_TOKENS = 64
-"""Least number of tokens that fit into one pass.
+"""Smallest number of tokens that a decoder has room for in one pass.
 
-More tokens would read the weights less often, but need more memory for activations.
+With more tokens in a pass the weights are read less often, but activations need more memory.
 """
 ERROR_BYTES = 200
-"""Room for the message of a decoder that cannot be created."""
+"""Size of the buffer for the message that says why a decoder cannot be created."""
 
 
 class TokenBatch(NamedTuple):
-    """Tokens that go through the weights at once.
+    """Tokens that one pass computes together.
 
     Attributes:
-        sequences: of each token, the number of its sequence.
-        positions: of each token, its position in its sequence.
+        tokens: the id of each token.
+        sequences: the index of each token's sequence.
+        positions: the position of each token in its sequence.
     """
 
     tokens: Sequence[int]
@@ -69,7 +72,12 @@ class TokenBatch(NamedTuple):
 
 
 class NotFiniteError(ArithmeticError):
-    """Logits are not finite; `row` and `step` say which of a batch."""
+    """Logits are not finite.
+
+    Attributes:
+        row: index of the token in the batch that was given to `generate`.
+        step: the step of `generate` that computed the logits.
+    """
 
     def __init__(self, row: int, step: int) -> None:
         super().__init__(f"logits of row {row} in step {step} are not finite")
@@ -80,10 +88,10 @@ class NotFiniteError(ArithmeticError):
 def load_decoder(
     settings: Settings, report: Report = silent, processor: Processor | None = None
 ) -> tuple[ctypes.CDLL, Processor]:
-    """Load the decoder's library, and return it with the processor class that it was compiled for.
+    """Return the decoder's library and the processor class that it was compiled for.
 
     Args:
-        processor: the class whose library is loaded, without a trial; None means the best class of
+        processor: the class whose library is loaded without a trial; None means the best class of
             this machine whose library passes its trial.
 
     Raises:
@@ -99,13 +107,14 @@ def load_decoder(
 
 
 def with_results(library: ctypes.CDLL) -> ctypes.CDLL:
-    """Return a decoder's library with the return types of its functions declared to ctypes.
+    """Declare the return types of a decoder library's functions to ctypes; return the library.
 
-    Its structures are compared with those of `c_structs` first: a difference would corrupt memory.
+    Raises:
+        RuntimeError: its structures differ from those of `c_structs`, which would corrupt memory.
     """
     check_facts(library, *STRUCTURES)
-    for name, result in RESULTS.items():
-        getattr(library, f"gpt_decoder_{name}").restype = result
+    for name, return_type in RESULTS.items():
+        getattr(library, f"gpt_decoder_{name}").restype = return_type
     return library
 
 
@@ -113,12 +122,17 @@ class Decoder:
     """Runs a model over sequences whose keys and values are stored in blocks of `BLOCK` positions.
 
     All memory is allocated on construction; a pass allocates only its result. The operating system
-    provides the memory of a block when it is first written. Initially sequence i has the i-th part
-    of the blocks, if there are enough.
+    provides the memory of a block when the block is first written. At first, sequence 0 has the
+    first blocks, sequence 1 the blocks after them, and so on; see `set_blocks`.
 
     Args:
+        sequences: number of sequences.
         tokens_per_sequence: number of tokens of each sequence that fit into one pass.
+        kv_dtype: type of the stored keys and values, a key of `KV_KINDS`.
         blocks: number of physical blocks; None means as many as all sequences need without sharing.
+
+    Raises:
+        DeviceError: there is not enough memory, or the system does not grant the AMX tiles.
     """
 
     def __init__(
@@ -131,19 +145,19 @@ class Decoder:
         blocks: int | None = None,
     ) -> None:
         self._library = library
-        self._weights = weights  # kept alive: the decoder reads the weights where they lie
+        self._weights = weights  # kept alive, since the decoder does not copy them
         self.sequences = sequences
         self.max_tokens = max(MIN_PASS_TOKENS, sequences * tokens_per_sequence)
         self.threads = torch.get_num_threads()
         self.blocks_per_sequence = -(-weights.model.block_size // BLOCK)  # rounded up
-        entries = sequences * self.blocks_per_sequence  # of all block tables
-        self.blocks = entries if blocks is None else blocks
-        # C++ reads the block tables here in every pass, so `set_blocks` writes into this memory. At
-        # first sequence 0 has the first blocks, sequence 1 the next ones; entries beyond are 0.
-        first_blocks = range(min(entries, self.blocks))
-        self._tables = (ctypes.c_int32 * entries)(*first_blocks)
+        num_entries = sequences * self.blocks_per_sequence  # of the block tables of all sequences
+        self.blocks = num_entries if blocks is None else blocks
+        # C++ reads the block tables from this array in every pass, and `set_blocks` changes them.
+        # If there are fewer blocks than entries, the other entries are 0.
+        first_blocks = range(min(num_entries, self.blocks))
+        self._tables = (ctypes.c_int32 * num_entries)(*first_blocks)
         cache = CCacheOptions(ctypes.addressof(self._tables), KV_KINDS[kv_dtype], self.blocks)
-        error = ctypes.create_string_buffer(ERROR_BYTES)  # C++ writes a message into it
+        error = ctypes.create_string_buffer(ERROR_BYTES)  # for a message of C++
         address = library.gpt_decoder_create(
             ctypes.byref(weights.model),
             weights.layers,
@@ -153,12 +167,12 @@ class Decoder:
             error,
             len(error),
         )
-        if not address:  # a null pointer, for example because there is too little memory
+        if not address:  # a null pointer: C++ has written why into `error`
             raise DeviceError(f"no engine for {sequences} sequences: {error.value.decode()}")
         self._decoder = ctypes.c_void_p(address)
 
     def __del__(self) -> None:
-        # The constructor may have raised before it had anything to free.
+        # If the constructor raised an exception, there is nothing to free.
         if hasattr(self, "_decoder"):
             self._library.gpt_decoder_free(self._decoder)
 
@@ -167,9 +181,9 @@ class Decoder:
         return int(self._library.gpt_decoder_block_bytes(self._decoder))
 
     def use_threads(self, threads: int) -> None:
-        """Compute the next calls with this many threads, at most `self.threads`.
+        """Set the number of threads that compute the next calls, at most `self.threads`.
 
-        The results are the same bits.
+        The results do not depend on it, to the last bit.
         """
         self._library.gpt_decoder_use_threads(self._decoder, threads)
 
@@ -177,13 +191,17 @@ class Decoder:
         """Set where a sequence is stored: position p lies in block `blocks[p // BLOCK]`."""
         assert sequence < self.sequences
         assert len(blocks) <= self.blocks_per_sequence
+        # C++ does not check the numbers of blocks: a wrong one would corrupt other memory.
         assert all(0 <= block < self.blocks for block in blocks)
-        # An index outside the memory of the blocks would corrupt other memory.
         start = sequence * self.blocks_per_sequence
         self._tables[start : start + len(blocks)] = list(blocks)
 
     def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
-        """Copy blocks: the first of each pair becomes a copy of the second."""
+        """Copy the contents of physical blocks.
+
+        Args:
+            copies: pairs of a target and its source.
+        """
         if not copies:
             return
         targets, sources = zip(*copies, strict=True)
@@ -193,12 +211,12 @@ class Decoder:
         )
 
     def forward(self, batch: TokenBatch, wanted: Sequence[int]) -> Tensor:
-        """Store the keys and values of some tokens, and return logits (wanted, V) float32.
+        """Store the keys and values of some tokens; return logits (len(wanted), V) float32.
 
         Args:
-            batch: at most `max_tokens` tokens. Those of one sequence are adjacent and in order, and
-                all earlier positions of it are stored.
-            wanted: indices of the tokens after which logits are computed.
+            batch: at most `max_tokens` tokens. Tokens of one sequence are adjacent and in order,
+                and all earlier positions of the sequence are stored already.
+            wanted: indices in the batch of the tokens whose logits are returned.
         """
         logits = torch.empty(len(wanted), self._weights.model.vocab_size, dtype=torch.float32)
         self._library.gpt_decoder_forward(
@@ -215,18 +233,20 @@ class Decoder:
         keep_logits: bool = False,
         by_sequence: bool = False,
     ) -> tuple[list[list[int]], Tensor | None]:
-        """Sample several tokens for each of B different sequences, one token a step.
-
-        Return the tokens of each sequence, and the logits (steps, B, V) if they are to be kept.
+        """Sample several tokens for each of B different sequences, one token of each per step.
 
         Args:
-            newest: the newest token of each sequence, which is not stored yet. The last token that
-                is sampled may lie outside the window.
-            uniforms: (B, steps) float32 in [0, 1), one for each token to sample.
-            seen: (B, V) uint8, 1 for tokens to which the repetition penalty applies; C++ adds the
-                sampled ones.
-            by_sequence: whether each thread computes some sequences, instead of a part of every
-                token; the results are the same bits.
+            newest: the newest token of each sequence, whose keys and values are not stored yet. The
+                last sampled token may lie outside the window.
+            uniforms: (B, steps) float32 random numbers in [0, 1), one for each token to sample.
+            seen: (B, V) uint8, 1 for tokens to which the repetition penalty applies. C++ sets 1 for
+                each token that it samples.
+            keep_logits: whether to return the logits too.
+            by_sequence: whether each thread computes some of the sequences alone. By default all
+                threads share the work on each token. The results are the same, to the last bit.
+
+        Returns:
+            The sampled tokens of each sequence, and the logits (steps, B, V) or None.
 
         Raises:
             NotFiniteError: logits are not finite.
@@ -240,7 +260,7 @@ class Decoder:
         if keep_logits:
             logits = torch.empty(steps, num_sequences, vocab_size, dtype=torch.float32)
         sampled = (ctypes.c_int32 * (num_sequences * steps))()
-        failed = self._library.gpt_decoder_generate(
+        failure = self._library.gpt_decoder_generate(
             self._decoder,
             self._in_c(newest),
             int(by_sequence),
@@ -251,24 +271,26 @@ class Decoder:
             sampled,
             floats(logits),
         )
-        if failed:  # 1 + step * B + row; 0 means that all logits are finite
-            step, row = divmod(failed - 1, num_sequences)
+        # 0 means that all logits are finite; a failure is 1 + step * B + row.
+        if failure:
+            step, row = divmod(failure - 1, num_sequences)
             raise NotFiniteError(row, step)
-        flat = list(sampled)
-        rows = [flat[start : start + steps] for start in range(0, len(flat), steps)]
+        tokens = list(sampled)  # those of the first sequence, then those of the second, and so on
+        rows = [tokens[start : start + steps] for start in range(0, len(tokens), steps)]
         return rows, logits
 
     def step(
         self, batch: TokenBatch, wanted: Sequence[int], samples: Sequence[CSample]
     ) -> list[int]:
-        """Store some tokens' keys and values, as `forward` does, and sample after the wanted ones.
+        """Store some tokens' keys and values, as `forward` does; sample a token after some of them.
 
         Args:
-            wanted: indices of the tokens after which a token is sampled.
-            samples: how a token is sampled after each of them.
+            batch: as in `forward`.
+            wanted: indices in the batch of the tokens after which a token is sampled.
+            samples: how to sample each of these tokens.
 
         Returns:
-            The token sampled after each, -1 where the logits are not finite.
+            The sampled tokens; -1 where the logits are not finite.
         """
         assert len(wanted) == len(samples)
         sampled = (ctypes.c_int32 * len(wanted))()
@@ -283,7 +305,7 @@ class Decoder:
         return list(sampled)
 
     def _in_c(self, batch: TokenBatch) -> Any:
-        """Return a pointer to a `CBatch`, which keeps the arrays of the batch alive."""
+        """Return a pointer to a batch in C++, which keeps the memory of the batch alive."""
         tokens, sequences, positions = batch
         assert len(tokens) == len(sequences) == len(positions) <= self.max_tokens
         arrays = map(integers, batch)

@@ -19,13 +19,13 @@ from gpt.native.fingerprint import DECODING, changed_code
 from gpt.system.processor import TILES, Processor
 
 FLOAT_DTYPES = {Kind.FLOAT32: torch.float32, Kind.BFLOAT16: torch.bfloat16}
-"""Types of floating-point weights as C++ reads them; it reads integers of all kinds as bytes."""
+"""Types in which C++ reads floating-point weights; it reads integers of all kinds as bytes."""
 TILE_INPUTS = 64
-"""Bytes in a row of an AMX tile, and so the int8 inputs that one row holds."""
+"""Number of int8 inputs in a row of an AMX tile, which has 64 bytes."""
 
 
 def unsupported_reason(model: GPT) -> str | None:
-    """Return why the decoder must not compute a model; None if it may."""
+    """Return why the decoder cannot compute a model; None if it can."""
     reason = reason_not_as_configured(model)
     if reason is not None:
         return reason
@@ -38,22 +38,29 @@ def unsupported_reason(model: GPT) -> str | None:
 
 
 def reason_not_as_configured(model: GPT) -> str | None:
-    """Return why a model may compute something else than the decoder; None if it does not.
+    """Return why a model may compute something else than the decoder would; None if it does not.
 
-    The decoder computes unmodified models on the CPU, as the package builds them from their
+    The decoder computes models on the CPU that are as the package builds them from their
     configuration.
     """
     if next(model.parameters()).device.type != "cpu":
         return "the native backend runs on a CPU"
-    other = uncovered(model.config, ACTIVATIONS) or changed_module(model) or changed_tensor(model)
-    if other is not None:
-        return f"the native backend does not cover {other}"
+    not_covered = uncovered(model.config, ACTIVATIONS)
+    not_covered = not_covered or changed_module(model) or changed_tensor(model)
+    if not_covered is not None:
+        return f"the native backend does not cover {not_covered}"
     return changed_code(DECODING)
 
 
 @dataclass(frozen=True)
 class Weights:
-    """A copy of a model's weights, as C++ reads them where they lie: in `tensors`."""
+    """A copy of a model's weights in the layout that C++ reads.
+
+    Attributes:
+        model: pointers to the weights outside of the blocks, and the sizes of the model.
+        layers: pointers to the weights of each block.
+        tensors: the memory that the pointers point to.
+    """
 
     model: CModel
     layers: ctypes.Array[CLayer]
@@ -64,8 +71,8 @@ def lay_out_weights(model: GPT, processor: Processor | None = None) -> Weights:
     """Return a copy of the weights of a model in eval mode, for which `unsupported_reason` is None.
 
     Args:
-        processor: the class whose layout is wanted; None means the layout that all classes but
-            those with tiles have.
+        processor: the processor class that will read the weights; None means any class without
+            AMX tiles, which all read the same layout.
     """
     has_tiles = processor is not None and TILES in processor.macros
     copies = _Copies(has_tiles)
@@ -74,9 +81,12 @@ def lay_out_weights(model: GPT, processor: Processor | None = None) -> Weights:
 
 
 class _Copies:
-    """Makes the structures that C++ reads, and keeps the tensors alive that they point to.
+    """Makes the structures that C++ reads, and keeps the tensors that they point to.
 
     Biases and the weights of norms are padded to whole blocks, since C++ reads whole vectors.
+
+    Args:
+        in_tiles: whether int8 matrices are laid out for AMX tiles.
     """
 
     def __init__(self, in_tiles: bool) -> None:
@@ -84,9 +94,9 @@ class _Copies:
         self.tensors: list[Tensor] = []
 
     def model(self, model: GPT) -> CModel:
-        """Return the structure of a model without its blocks.
+        """Return the structure of a model, which does not include its blocks.
 
-        Without rotary positions the tables are null pointers.
+        Without rotary positions `cos` and `sin` are null pointers.
         """
         config = model.config
         cos = None
@@ -117,8 +127,8 @@ class _Copies:
         )
 
     def layer(self, block: Any) -> CLayer:
-        """Return the structure of a block; a matrix or norm that it lacks has null pointers."""
-        gate = CMatrix()  # of null pointers, unless the feed-forward network is gated
+        """Return the structure of a block; matrices and norms that it lacks are null pointers."""
+        gate = CMatrix()  # has null pointers, unless the feed-forward network is gated
         if hasattr(block.mlp, "c_gate"):
             gate = self._matrix(block.mlp.c_gate)
         norm_1, norm_1_bias = self._norm(block.ln_1)
@@ -138,16 +148,20 @@ class _Copies:
         )
 
     def _matrix(self, *layers: Any) -> CMatrix:
-        """Return linear layers that share their input as one matrix: their outputs are joined."""
+        """Return the matrix of a linear layer, or of several that have the same input.
+
+        The outputs of several layers become the outputs of one matrix, one layer after another.
+        """
         bias = None
         if layers[0].bias is not None:
             bias = _joined(layers, "bias")
         matrix = _joined_matrix(layers, bias)
         if self._in_tiles:
             matrix = matrix.in_tiles()
-        # Types of floats say how wide they are; integers of any kind are passed as bytes.
+        # Integers of all kinds are stored in bytes.
+        dtype = FLOAT_DTYPES.get(matrix.kind, torch.int8)
         return CMatrix(
-            weights=self._keep(matrix.weights, FLOAT_DTYPES.get(matrix.kind, torch.int8)),
+            weights=self._keep(matrix.weights, dtype),
             scales=self._keep(matrix.scales),
             bias=self._keep(_padded(matrix.bias)),
             kind=matrix.kind,
@@ -157,18 +171,18 @@ class _Copies:
         )
 
     def _norm(self, norm: Any) -> tuple[ctypes.c_void_p, ctypes.c_void_p]:
-        """Return the weight and the bias of a norm; RMSNorm has no bias."""
+        """Return pointers to the weight and the bias of a norm; RMSNorm has no bias."""
         bias = getattr(norm, "bias", None)
         return self._keep(_padded(norm.weight)), self._keep(_padded(bias))
 
     def _floats(self, x: Any) -> ctypes.c_void_p:
-        """Return a pointer to a copy in float32, without padding."""
+        """Return a pointer to a copy of a tensor in float32; None becomes a null pointer."""
         if x is None:
             return self._keep(None)
         return self._keep(x.detach().to(torch.float32, copy=True).contiguous())
 
     def _keep(self, x: Tensor | None, dtype: torch.dtype = torch.float32) -> ctypes.c_void_p:
-        """Return a pointer to a tensor, which stays alive as long as `tensors`."""
+        """Keep a tensor alive in `tensors`; return a pointer to it, or a null pointer for None."""
         if x is not None:
             self.tensors.append(x)
         return pointer(x, dtype)
@@ -179,12 +193,15 @@ class Matrix:
     """A linear layer, laid out in blocks of `BLOCK` = 64 outputs.
 
     Attributes:
-        weights: (outputs / 64, inputs, 64); for int4 (outputs / 64, inputs / 2, 64), two in a byte;
-            for int8 in tiles (outputs / 64, inputs / 64, 4, 16, 16, 4), see `in_tiles`.
-        scales: (outputs / 64, inputs / group, 64) float32, factors of the weights; None means 1.
+        weights: (outputs / 64, inputs, 64). For int4 (outputs / 64, inputs / 2, 64), two inputs in
+            a byte. For int8 in tiles (outputs / 64, inputs / 64, 4, 16, 16, 4), see `in_tiles`.
+        scales: (outputs / 64, inputs / group, 64) float32, by which the weights are multiplied;
+            None for weights that are floats.
         bias: (outputs,), or None.
-        outputs: number of outputs, without padding.
-        group: number of inputs that share a scale.
+        kind: type of the weights.
+        outputs: number of outputs, without the padding of the last block.
+        inputs: number of inputs.
+        group: number of adjacent inputs that share a scale.
     """
 
     weights: Tensor
@@ -197,41 +214,44 @@ class Matrix:
 
     @classmethod
     def from_floats(cls, weight: Tensor, bias: Tensor | None = None) -> "Matrix":
-        """Lay out (outputs, inputs) float32 or bfloat16."""
+        """Lay out weights (outputs, inputs) in float32 or bfloat16."""
         kind = Kind.BFLOAT16 if weight.dtype == torch.bfloat16 else Kind.FLOAT32
         outputs, inputs = weight.shape
-        # Without scales the group has no meaning, but C++ divides by its size.
+        # Without scales there are no groups, but C++ must not divide by 0.
         return cls(_blocks(weight), None, bias, kind, outputs, inputs, group=max(inputs, 1))
 
     @classmethod
     def from_integers(
         cls, integers: Tensor, scales: Tensor, bias: Tensor | None = None, bits: int = 8
     ) -> "Matrix":
-        """Lay out (outputs, inputs) int8 with scales (outputs, inputs / group).
+        """Lay out weights (outputs, inputs) in int8 with scales (outputs, inputs / group).
 
-        Integers of 4 bits are from -8 to 7, and the number of inputs is even, since two of them
-        share a byte.
+        Args:
+            bits: 4 if all weights are from -8 to 7. Two inputs then share a byte, so the number of
+                inputs has to be even.
         """
         outputs, inputs = integers.shape
         blocks = _blocks(integers)
         kind = Kind.INT8
         if bits == 4:
-            # Of the two inputs in a byte, the first has the low bits.
-            low = blocks[:, 0::2] & 15
-            high = blocks[:, 1::2] << 4
-            blocks = (low | high).contiguous()
+            # The first of two inputs is stored in the low 4 bits of their byte.
+            low_bits = blocks[:, 0::2] & 15
+            high_bits = blocks[:, 1::2] << 4
+            blocks = (low_bits | high_bits).contiguous()
             kind = Kind.INT4
         group = inputs // scales.size(1)
         return cls(blocks, _blocks(scales.float()), bias, kind, outputs, inputs, group)
 
     def in_tiles(self) -> "Matrix":
-        """Return the matrix as the AMX tile unit reads it, if it is int8 with one scale per output.
+        """Return the matrix laid out for AMX tiles, if it is int8 with one scale for each output.
 
-        A tile holds 64 inputs of 16 outputs, four inputs side by side; 64 outputs take four tiles.
+        Other matrices are returned as they are. A tile has 64 inputs of 16 outputs, so that a block
+        of 64 outputs takes four tiles. In a tile, four inputs of an output lie side by side.
         """
         if self.kind != Kind.INT8 or self.group != self.inputs:
             return self
-        padded = F.pad(self.weights, (0, 0, 0, -self.inputs % TILE_INPUTS))  # whole rows of tiles
+        # `F.pad` takes the last dimension first: only the inputs are padded.
+        padded = F.pad(self.weights, (0, 0, 0, -self.inputs % TILE_INPUTS))
         # (outputs / 64, inputs / 64, 16 and 4 inputs, 4 tiles, 16 outputs)
         split = padded.view(len(padded), -1, 16, 4, 4, 16)
         # (outputs / 64, inputs / 64, 4 tiles, 16 inputs, 16 outputs, 4 inputs)
@@ -248,17 +268,21 @@ class Matrix:
 
 
 def _inputs_of_attention(block: Any) -> tuple[Any, Any, Any]:
-    """Return the layers that compute queries, keys and values: C++ computes them as one matrix."""
+    """Return the layers of queries, keys and values, which C++ computes as one matrix."""
     return block.attn.c_q, block.attn.c_k, block.attn.c_v
 
 
 def _format(layer: Any) -> tuple[type, int | None]:
-    """Return what two linear layers must have in common to be one matrix."""
+    """Return the class of a linear layer and its bits; layers with the same ones can be joined."""
     return type(layer), getattr(layer, "bits", None)
 
 
 def _joined_matrix(layers: Sequence[Any], bias: Tensor | None) -> Matrix:
-    """Lay out linear layers of one format as one matrix."""
+    """Lay out linear layers of one format as one matrix.
+
+    Args:
+        bias: the joined bias of the layers.
+    """
     if isinstance(layers[0], QuantizedLinear):
         integers = _joined(layers, "unpacked")
         return Matrix.from_integers(integers, _joined(layers, "scales"), bias, layers[0].bits)
@@ -268,27 +292,35 @@ def _joined_matrix(layers: Sequence[Any], bias: Tensor | None) -> Matrix:
 
 
 def _joined(layers: Sequence[Any], name: str) -> Tensor:
-    """Join a tensor of several layers along their outputs."""
+    """Join the tensors of several layers along their outputs, which are the first dimension.
+
+    Args:
+        name: the attribute of the layers that is the tensor.
+    """
     return torch.cat([getattr(layer, name) for layer in layers])
 
 
 def _position_table(model: GPT) -> Any:
-    """Return what is added to token embeddings, (block_size, C); None with rotary positions."""
+    """Return the position embeddings (block_size, C); None with rotary positions."""
     name = "weight" if isinstance(model.wpe, LearnedPositions) else "table"
     return getattr(model.wpe, name, None)
 
 
 def _blocks(weight: Tensor) -> Tensor:
-    """Return (outputs, inputs) as (outputs / 64, inputs, 64), padded with zeros.
+    """Return weights (outputs, inputs) as (outputs / 64, inputs, 64), padded with zeros.
 
-    The 64 outputs of a block lie side by side, so that C++ multiplies a vector of them at a time.
+    The 64 outputs of a block lie side by side, so that C++ can compute a vector of outputs at a
+    time.
     """
-    weight = F.pad(weight.detach(), (0, 0, 0, -weight.size(0) % BLOCK))
-    return weight.view(-1, BLOCK, weight.size(1)).transpose(1, 2).contiguous()
+    # `F.pad` takes the last dimension first: only the outputs are padded.
+    padded = F.pad(weight.detach(), (0, 0, 0, -weight.size(0) % BLOCK))
+    return padded.view(-1, BLOCK, padded.size(1)).transpose(1, 2).contiguous()
 
 
 def _padded(vector: Tensor | None) -> Tensor | None:
-    """Return a copy in float32, whose last dimension is padded with zeros to whole blocks."""
+    """Return a copy in float32, padded with zeros to whole blocks; None stays None."""
     if vector is None:
         return None
-    return F.pad(vector.detach().float(), (0, -vector.size(-1) % BLOCK)).clone()
+    padding = -vector.size(-1) % BLOCK
+    # Without padding `F.pad` may return the vector itself, so that it is copied.
+    return F.pad(vector.detach().float(), (0, padding)).clone()
