@@ -1,6 +1,6 @@
 """`python -m gpt.native`: compile and try every library for this machine.
 
-No other command has to wait for that later.
+Later commands find the libraries in the cache and do not wait for the compiler.
 """
 
 import sys
@@ -14,11 +14,16 @@ from gpt.system.signals import unwinding
 
 
 def main() -> int:
-    """Compile; without a compiler print one line and succeed, since torch works without kernels."""
+    """Compile and try the libraries for training and for decoding; return the exit code.
+
+    Without a usable library one line is printed and the exit code is 0 all the same, since PyTorch
+    computes everything without kernels.
+    """
     try:
+        # A first Ctrl-C raises an exception here, so that temporary files are removed.
         with unwinding():
             settings = read_settings()
-            # The type that a training on this machine prefers.
+            # Training has a library for each dtype; this is the dtype that suits this machine best.
             dtype = supported_processors(settings.processor)[0].matmul_dtype
             load_kernels(dtype, settings, print)
             load_decoder(settings, print)

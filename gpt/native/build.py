@@ -32,25 +32,27 @@ from gpt.system.progress import Report, announce_if_slow, silent
 NAMES = ("clang++",) if sys.platform == "win32" else ("c++", "g++", "clang++")
 """Names of compilers, the preferred one first.
 
-Not GCC on Windows, which spills wide registers to a stack that is not aligned for them (bug 54412).
+GCC is left out on Windows, where it stores wide registers on a stack that is not aligned for them
+(GCC bug 54412).
 """
 FLAGS = ("-std=c++17", "-O3", "-ffp-contract=fast", "-shared", "-fvisibility=hidden", "-Wno-psabi")
-"""Flags of every library.
+"""Compiler flags of every library.
 
-Multiplications and additions are fused where possible: Clang's default differs from GCC's. All
-symbols but the interface are hidden: inline functions of two libraries, of different classes of
-processors, would be merged.
+`-ffp-contract=fast` fuses multiplications and additions, as GCC does by default and Clang does not.
+`-fvisibility=hidden` hides all functions but the interface: otherwise the loader could call an
+inline function of a library for another processor class in place of the library's own.
+`-Wno-psabi` silences GCC's notes about vectors as arguments, which the interface does not have.
 """
 
 
 @dataclass(frozen=True)
 class Compiler:
-    """A compiler that runs.
+    """A working compiler.
 
     Attributes:
-        command: the words that call it.
-        version: what it says of itself, by which libraries of different versions are told apart.
-        is_zig: whether it is the Clang of Zig, which spells base architectures in its own way.
+        command: the command line that starts it, as a list of words.
+        version: what it prints as its version; libraries of other versions have other keys.
+        is_zig: whether it is the Clang of Zig, which writes `x86_64` in place of `x86-64`.
     """
 
     command: tuple[str, ...]
@@ -65,7 +67,7 @@ class Compiler:
         """Return the command that compiles a shared library, without its source and output.
 
         Args:
-            flags: those of the library, beside `FLAGS`, which every library has.
+            flags: flags of this library, in addition to `FLAGS`.
         """
         if self.is_zig:
             flags = [flag.replace("-march=x86-64", "-march=x86_64") for flag in flags]
@@ -86,7 +88,7 @@ def find_compilers() -> Iterator[Compiler]:
         path = shutil.which(name)
         if path is None:
             continue
-        # On most systems `c++` is a link to one of the others, which is not to be tried again.
+        # On most systems `c++` is a link to one of the other compilers.
         program = Path(path).resolve()
         if program in seen:
             continue
@@ -94,11 +96,11 @@ def find_compilers() -> Iterator[Compiler]:
         compiler = _compiler_at(path)
         if compiler is not None:
             yield compiler
-    version = _zig_version()
-    if version is not None:
-        # -P: no `ziglang.py` of the current folder is run
+    zig_version = _zig_version()
+    if zig_version is not None:
+        # With -P Python does not import a `ziglang.py` from the current folder.
         command = (sys.executable, "-P", "-m", "ziglang", "c++")
-        yield Compiler(command, f"ziglang {version}", is_zig=True)
+        yield Compiler(command, f"ziglang {zig_version}", is_zig=True)
 
 
 def find_compiler() -> Compiler | None:
@@ -127,17 +129,17 @@ def _compiler_at(path: str) -> Compiler | None:
 SOURCES = Path(__file__).parent / "src"
 """The C++ sources of the package."""
 PREBUILT = Path(__file__).parent / "prebuilt"
-"""Libraries that a wheel brings, for every processor class of its platform; a clone has none."""
+"""The libraries in a wheel, for every processor class of its platform; a clone has none."""
 SECONDS = 1800
-"""Longest time of a compilation; the first one by Zig takes minutes on a busy machine."""
+"""Time limit of a compilation; the first one by Zig takes minutes on a busy machine."""
 CHECKSUM_DIGITS = 16
-"""Hexadecimal digits of a checksum in a file's name: it shows damage, and is no defence."""
+"""Hexadecimal digits of a checksum in a file's name, which shows damage but not an attack."""
 KEY_DIGITS = 16
 """Hexadecimal digits of a key in a file's name: 64 bits tell apart all libraries of a machine."""
 READABLE = 0o644
-"""Mode of a library, since linkers leave a temporary file unreadable to others."""
+"""File mode of a library: everyone may read it, whatever mode the linker gave the new file."""
 _LOADED: dict[tuple[object, ...], tuple[ctypes.CDLL, Processor]] = {}
-"""What `load_usable` has loaded in this process."""
+"""The libraries that `load_usable` has loaded in this process."""
 
 
 def load_usable(
@@ -147,27 +149,33 @@ def load_usable(
     report: Report,
     flags: Sequence[str] = (),
 ) -> tuple[ctypes.CDLL, Processor]:
-    """Load the library of a source for the first of some classes that may be used here.
+    """Load the library of a source for the best processor class that passes its trial.
+
+    Args:
+        source: path below `src`, such as "decoding/engine.cpp".
+        processors: the classes to choose from, the best first.
+        flags: compiler flags of this library, in addition to `FLAGS`.
 
     Returns:
-        The library and its class.
+        The library, and the class that it was compiled for.
 
     Raises:
-        DeviceError: none may be used; the message is about the last one.
+        DeviceError: no library passes its trial; the message is about the last class.
     """
     key = (source, *processors, settings.cache_dir)
     if key in _LOADED:
         return _LOADED[key]
-    # The classes come best first; where a library fails, that of the following class is tried.
+    # If the library of a class fails, that of the following class is tried.
     for processor, following in zip_longest(processors, processors[1:]):
         library = find_library(source, processor, settings.cache_dir, report, flags)
-        # The result of the trial is kept in this folder. Without it every start tries the library.
+        # The result of the trial is stored in this folder. Without the folder, every process has to
+        # try the library again.
         with suppress(OSError):
             make_kernels_folder(settings.cache_dir)
         trial = Trial(library, source, processor.name, kernels_folder(settings.cache_dir))
         reason = trial.unusable_reason(report)
         if reason is None:
-            # A crash while the library is in use is noted, and the library tried again.
+            # If this process crashes, a file says so, and the next process tries the library again.
             trial.watch()
             _LOADED[key] = open_library(library), processor
             return _LOADED[key]
@@ -185,22 +193,24 @@ def find_library(
     flags: Sequence[str] = (),
     compiler: Compiler | None = None,
 ) -> Path:
-    """Return the library built from a source: that of the wheel, or of the cache, or a new one.
+    """Return the library of a source from the wheel or the cache; compile it if both lack it.
 
-    A library of a wheel is passed over if a source was edited, or if a compiler is given. Two
-    processes may compile at once: each writes a file of its own and renames it.
+    The wheel's library is not used if a source was edited, or if a compiler is given. Two processes
+    may compile the same library at once: each writes a file of its own and renames it.
 
     Args:
-        source: path below `src`, such as "decoding/engine.cpp", or an absolute one.
-        compiler: None means the preferred one of this machine.
+        source: path below `src`, such as "decoding/engine.cpp", or an absolute path.
+        cache: the cache folder of this user.
+        flags: compiler flags of this library, in addition to `FLAGS`.
+        compiler: None means the preferred compiler of this machine.
 
     Raises:
-        DeviceError: it cannot be compiled, or others may have written it.
+        DeviceError: the library cannot be compiled, or another user can have written it.
     """
     folder = kernels_folder(cache)
     require_own(cache, folder)
     if compiler is None:
-        # The key has a hash of the sources, so that edited ones have no library in the wheel.
+        # The key has a hash of the sources, so that no library in the wheel fits edited sources.
         prebuilt = CachedLibrary(PREBUILT, prebuilt_key(source, processor, flags)).find()
         if prebuilt is not None:
             return prebuilt
@@ -219,7 +229,7 @@ def find_library(
             found = _compile(
                 command, compiler.name, source, f"{source} for {processor.name}", cached, report
             )
-        # The file is checked as well as its folder, since loading it runs its code.
+        # The file is checked as well as its folder, since loading a library runs its code.
         require_own(found)
         return found
     except OSError as error:
@@ -231,14 +241,14 @@ def find_library(
 def open_library(library: Path) -> ctypes.CDLL:
     """Load a library into this process; raise DeviceError where the system refuses it."""
     torch_folder = Path(torch.__file__).parent
-    openmp = [
+    openmp_libraries = [
         *torch_folder.glob("lib/libgomp*.so*"),
         *torch_folder.parent.glob("torch.libs/libgomp*.so*"),
     ]
     try:
-        # Libraries loaded from now on find the symbols of torch's OpenMP library, on Linux, and so
-        # share its threads; see `parallel.h`.
-        for path in openmp:
+        # On Linux torch ships its own OpenMP library. RTLD_GLOBAL lets our library find its
+        # functions, and so share torch's threads; see `src/parallel.h`.
+        for path in openmp_libraries:
             ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
         return ctypes.CDLL(str(library))
     except OSError as error:
@@ -249,11 +259,14 @@ def open_library(library: Path) -> ctypes.CDLL:
 
 @dataclass(frozen=True)
 class CachedLibrary:
-    """The place of a library in a folder, by a key of everything it is built from.
+    """The place of a library in a folder; the library itself may be missing.
 
-    The library may be missing. Its file is named by the key and by its own checksum. So a truncated
-    file is noticed, which would end the process with a bus error when it is loaded; and of two
-    processes that store different libraries, neither can damage the other's.
+    The file's name has the key and a checksum of the file. The checksum shows a truncated file,
+    which would end the process with a bus error when it is loaded. It also keeps two processes that
+    compiled different files from overwriting each other's file.
+
+    Attributes:
+        key: a hash of everything that the library is built from; see `_key`.
     """
 
     folder: Path
@@ -266,7 +279,7 @@ class CachedLibrary:
         return next((path for path in candidates if _is_whole(path)), None)
 
     def store(self, built: Path) -> Path:
-        """Move a library here and return its path."""
+        """Move a newly built library into the folder and return its path there."""
         library = self.folder / f"{self.key}-{sha256_of(built)[:CHECKSUM_DIGITS]}{self.suffix}"
         # Windows does not replace a file in use, and another process may use the same library.
         if not _is_whole(library):
@@ -283,21 +296,25 @@ def _is_whole(library: Path) -> bool:
 
 
 def prebuilt_key(source: str, processor: Processor, flags: Sequence[str] = ()) -> str:
-    """Return the name that a library has in a wheel, whichever compiler it is from."""
+    """Return the key of a library in a wheel, which does not depend on the compiler."""
     return _key(source, *processor.compiler_flags, *flags)
 
 
 def _key(source: str, *parts: str) -> str:
-    """Return a name with a hash of the parts, the source and every file that it may include.
+    """Return the source's name with a hash of some texts, the source and all that it may include.
 
-    Null characters and sizes separate what is hashed, so that no two lists give the same bytes.
+    Null characters and file sizes separate the hashed texts and files. Without them two different
+    lists could be the same bytes when joined.
+
+    Args:
+        parts: texts that the library depends on, such as compiler flags.
     """
     digest = hashlib.sha256("\0".join((*parts, source)).encode())
     # Editors leave temporary files whose names begin with a dot.
     included = sorted(path for path in SOURCES.rglob("[!.]*") if path.suffix in (".h", ".cpp"))
     for path in (SOURCES / source, *included):
-        # A name is hashed without the folder of the package, which differs between machines. An
-        # absolute `source`, as tests give it, lies elsewhere.
+        # The path below `SOURCES` is hashed, since the path of the folder differs between machines.
+        # A test may give an absolute `source` outside of `SOURCES`.
         name = path.name
         if path.is_relative_to(SOURCES):
             name = path.relative_to(SOURCES).as_posix()
@@ -314,17 +331,18 @@ def _compile(
     cached: CachedLibrary,
     report: Report,
 ) -> Path:
-    """Run the compiler, and keep the library under its key and checksum.
+    """Run the compiler, store the library and return its path.
 
-    If it fails, its messages are kept in a log beside the libraries.
+    If the compiler fails, its messages are written into a log beside the libraries.
 
     Args:
-        title: what messages call the library.
+        title: the library's name in messages.
+        cached: where the library is stored.
     """
     log = cached.folder / f"{cached.key}.log"
     start = time.monotonic()
     report(f"compiling {title}: once, by {compiler_name}, in seconds (Zig takes a minute)")
-    # `temporary_file` gives a name in the folder of the log, from which the library can be renamed.
+    # The temporary file is on the disk of the log and the libraries, so that it can be renamed.
     with (
         announce_if_slow(report, f"still compiling {title}", seconds=10),
         temporary_file(log) as built,
@@ -342,7 +360,7 @@ def _compile(
             log.write_text(result.stdout + result.stderr, encoding="utf-8")
             raise DeviceError(f"the C++ compiler failed on {source}; its messages are in {log}")
         library = cached.store(built)
-    # The log of an earlier failure would mislead.
+    # A log of an earlier failure no longer applies.
     log.unlink(missing_ok=True)
     report(f"compiled {title} in {time.monotonic() - start:.1f} s; kept as {library}")
     return library

@@ -1,6 +1,6 @@
 """The folder of compiled libraries.
 
-What is loaded from it runs as code, so nobody else may write there.
+Libraries run as code when they are loaded, so no other user may write to this folder.
 """
 
 import os
@@ -19,38 +19,39 @@ REMEDY = "remove it, or let XDG_CACHE_HOME name a folder of yours"
 
 
 def kernels_folder(cache: Path) -> Path:
-    """Return where a cache has its libraries and verdicts."""
+    """Return the folder of a cache that has the libraries and the results of their trials."""
     return cache / "kernels"
 
 
 def make_kernels_folder(cache: Path) -> Path:
-    """Make the folder of libraries, and the cache itself, for their owner only.
+    """Make the folder of libraries, and the cache itself, for their owner only; return the folder.
 
-    Raise OSError if that fails.
+    Raises:
+        OSError: a folder cannot be made.
     """
     folder = kernels_folder(cache)
     cache.parent.mkdir(parents=True, exist_ok=True)
-    for each in (cache, folder):
-        # The mode is given here, and not left to the umask, since libraries run as code.
-        each.mkdir(mode=OWNER_ONLY, exist_ok=True)
+    for new_folder in (cache, folder):
+        # The umask of a user may let others write to new folders; libraries there run as code.
+        new_folder.mkdir(mode=OWNER_ONLY, exist_ok=True)
     return folder
 
 
 def require_own(*paths: Path) -> None:
-    """Check that nobody but this user, or root, may have written some files or folders.
+    """Check that only this user or root can have written some files and folders.
 
-    Files and folders that are missing are passed over.
+    Missing files and folders are skipped.
 
     Raises:
-        DeviceError: somebody else may have written the one that the message names.
+        DeviceError: another user can have written the file or folder that the message names.
     """
-    if os.name == "nt":  # modes on Windows do not say who may write
+    if os.name == "nt":  # on Windows a file mode does not say who may write
         return
     for path in paths:
         try:
             status = path.stat()
         except OSError:
-            continue  # where the owner cannot be found out, no library can be read either
+            continue  # the path is missing, or unreadable, so that no library is loaded from it
         if status.st_uid not in (os.geteuid(), ROOT_USER):
             raise DeviceError(f"{path} belongs to another user, whose code would run; {REMEDY}")
         if status.st_mode & WRITABLE_BY_OTHERS:

@@ -1,4 +1,4 @@
-"""What Python and the C++ libraries agree on: numbers of choices, structures, and pointers."""
+"""What Python and the C++ libraries share: the values of enumerations, structures and pointers."""
 
 import ctypes
 from enum import IntEnum
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 BLOCK = 64
-"""How many outputs of a matrix, or positions of keys and values, lie side by side in memory.
+"""Number of outputs of a matrix, or of positions of keys, that are stored side by side.
 
 `src/decoding/model.h` has the same number.
 """
@@ -18,15 +18,18 @@ Activation = IntEnum("Activation", "GELU GELU_TANH RELU RELU_SQUARED GATED_SILU"
 
 
 class _Fact(ctypes.Structure):
-    """A number that a library was compiled with, and its name."""
+    """A number that a library was compiled with, and the name of that number."""
 
     _fields_ = [("name", ctypes.c_char_p), ("value", ctypes.c_int32)]
 
 
 def check_facts(library: ctypes.CDLL, *structures: type[ctypes.Structure]) -> None:
-    """Check that a library was compiled with the enumerations of this file and some structures.
+    """Check that a library has the enumerations of this file, and some structures, as Python does.
 
-    With other ones, C++ would read and write the wrong memory.
+    If they differed, C++ would read and write the wrong memory.
+
+    Args:
+        structures: the structures that Python and the library pass to each other.
 
     Raises:
         RuntimeError: a number of an enumeration, or the size of a structure, differs.
@@ -36,7 +39,7 @@ def check_facts(library: ctypes.CDLL, *structures: type[ctypes.Structure]) -> No
     for enumeration in (Kind, Activation):
         expected |= {member.name: member.value for member in enumeration}
     for structure in structures:
-        # The name of a structure in C++ is that in Python without its first `C`.
+        # `CMatrix` in Python is `Matrix` in C++.
         name = structure.__name__.removeprefix("C")
         expected[f"sizeof({name})"] = ctypes.sizeof(structure)
     for name in sorted(found.keys() | expected.keys()):
@@ -49,7 +52,7 @@ def check_facts(library: ctypes.CDLL, *structures: type[ctypes.Structure]) -> No
 def _facts_of(library: ctypes.CDLL) -> dict[str, int]:
     """Return the numbers that a library was compiled with, by name.
 
-    They are in an array of the library, which ends with a null pointer in the place of a name.
+    The library returns an array of facts. The name of its last entry is a null pointer.
     """
     library.gpt_facts.restype = ctypes.POINTER(_Fact)
     facts = library.gpt_facts()
@@ -62,10 +65,11 @@ def _facts_of(library: ctypes.CDLL) -> dict[str, int]:
 
 
 def fields(*groups: tuple[type, str]) -> list[tuple[str, type]]:
-    """Return the fields of a structure, as ctypes wants them.
+    """Return the fields of a structure in the form that ctypes expects.
 
     Args:
-        groups: in the order of the structure, a type and the names of its fields in one string.
+        groups: pairs of a type and the names of its fields in one string, in the order in which the
+            structure has them.
     """
     pairs: list[tuple[str, type]] = []
     for kind, names in groups:
@@ -74,14 +78,17 @@ def fields(*groups: tuple[type, str]) -> list[tuple[str, type]]:
 
 
 def pointer(x: Tensor | None, dtype: torch.dtype) -> ctypes.c_void_p:
-    """Return the address of a tensor's memory, which the caller keeps alive.
+    """Return the address of a tensor's memory, or a null pointer for None.
 
-    None becomes a null pointer.
+    The caller keeps the tensor alive while C++ uses the address.
+
+    Raises:
+        TypeError: the tensor is not a contiguous CPU tensor of this dtype.
     """
     if x is None:
         return ctypes.c_void_p(None)
-    has_layout_of_c = x.is_contiguous() and x.device.type == "cpu"
-    if x.dtype != dtype or not has_layout_of_c:
+    is_readable_by_c = x.is_contiguous() and x.device.type == "cpu"
+    if x.dtype != dtype or not is_readable_by_c:
         raise TypeError(
             f"C reads contiguous {dtype} here, and was given {x.dtype} with strides {x.stride()}"
         )

@@ -1,4 +1,4 @@
-"""What the C++ sources know of a model; PyTorch computes models with anything else."""
+"""Which models the C++ sources can compute; PyTorch computes all others."""
 
 from collections.abc import Collection
 from functools import lru_cache
@@ -14,34 +14,35 @@ from gpt.model.quantized import BFloat16Linear, QuantizedLinear
 from gpt.system.device import meta_device
 
 POSITIONS = ("learned", "sinusoidal", "rope")
+"""Values of `model.position` that the sources can compute."""
 NORMS = ("layernorm", "rmsnorm")
-"""Values of `model.position` and `model.norm` that the sources know."""
+"""Values of `model.norm` that the sources can compute."""
 KEYS = frozenset(
     {"n_layer", "n_head", "n_kv_head", "n_embd", "block_size", "vocab_size"}
     | {"dropout", "attention_dropout", "attention", "bias", "norm", "norm_eps", "position"}
     | {"rope_theta", "mlp", "mlp_width", "tie_weights", "qk_norm", "init"}
 )
-"""Keys of `ModelConfig` that the sources know; others must have their defaults."""
+"""Keys of `ModelConfig` that the sources take into account; others must have their defaults."""
 TENSORS = ("weight", "bias", "cos", "sin", "table")
 """Attributes of modules that the sources read."""
 SET_AFTER_BUILDING = frozenset({"training"})
-"""Attributes that every caller may set: the mode of a module is read when it is used."""
+"""Attributes that callers may set at any time: the mode of a module is read when it is used."""
 WITHOUT_EFFECT_IN_DECODING = frozenset({"p", "dropout", "_compiled_call_impl"})
-"""Attributes that decoding does not read: it has no dropout, and calls no compiled module."""
+"""Attributes without effect in decoding, which has no dropout and calls no compiled module."""
 
 
 def uncovered(config: ModelConfig, mlps: Collection[str]) -> str | None:
-    """Return the first option that the sources do not know, or None.
+    """Return the first option that the sources cannot compute, such as "model.norm=mine", or None.
 
     Args:
-        mlps: the known values of `model.mlp`.
+        mlps: the values of `model.mlp` that the sources can compute.
     """
-    # Parts that plugins can add: only those are known that the sources have.
+    # Plugins can add values of these keys.
     for key, known in (("position", POSITIONS), ("norm", NORMS), ("mlp", mlps)):
         value = getattr(config, key)
         if value not in known:
             return f"model.{key}={value}"
-    # A plugin may give an MLP the name of a shipped activation, and `build_mlp` prefers the MLP.
+    # A plugin may give an MLP the name of a shipped activation; `build_mlp` then builds the MLP.
     if config.mlp in ACTIVATIONS and config.mlp in MLPS:
         return f"model.mlp={config.mlp}, which is both an activation and an MLP"
     for key, field in type(config).model_fields.items():
@@ -52,17 +53,20 @@ def uncovered(config: ModelConfig, mlps: Collection[str]) -> str | None:
 
 
 def changed_module(model: GPT, trains: bool = False, built: GPT | None = None) -> str | None:
-    """Return the first module, hook or attribute that the configuration would not build, or None.
+    """Return how a model differs from the one that its configuration builds, or None.
+
+    The answer ends a message that begins with "does not cover".
 
     Args:
-        trains: whether the training kernels ask, which compute the blocks with their dropout. The
-            decoder computes the whole model, without dropout.
+        trains: True if the training kernels will compute the model: its blocks, with dropout. False
+            if the decoder will compute the whole model, without dropout.
         built: the model that the configuration builds; None means that it is built here.
     """
-    expected_modules = dict((built or _configured(model.config)).named_modules())
+    expected_model = built or _configured(model.config)
+    expected_modules = dict(expected_model.named_modules())
     modules = dict(model.named_modules())
     for name in sorted(expected_modules.keys() | modules.keys()):
-        # In training PyTorch computes all but the blocks and the dropout before them.
+        # In training PyTorch computes all modules but the blocks and the dropout before them.
         if trains and not name.startswith(("drop", "h.")):
             continue
         if name not in expected_modules:
@@ -76,9 +80,9 @@ def changed_module(model: GPT, trains: bool = False, built: GPT | None = None) -
 
 
 def changed_tensor(model: nn.Module) -> str | None:
-    """Return the first parameter or buffer of a class that may compute something else, or None.
+    """Return the first parameter or buffer whose class is a subclass of torch's own, or None.
 
-    A subclass of Tensor can replace every operation, which kernels would not notice.
+    Such a class can replace any operation on the tensor, but kernels read only its memory.
     """
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         if type(tensor) not in (nn.Parameter, Tensor):
@@ -87,7 +91,7 @@ def changed_tensor(model: nn.Module) -> str | None:
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """Return whether calling a module calls hooks."""
+    """Return whether a module has hooks, which torch calls when it calls the module."""
     return bool(
         module._forward_hooks
         or module._forward_pre_hooks
@@ -100,6 +104,9 @@ def _change(name: str, module: nn.Module, expected: nn.Module, trains: bool) -> 
     """Return how a module differs from the one that the configuration builds, or None.
 
     The answer ends a message that begins with "does not cover".
+
+    Args:
+        name: the module's name in the model; the model itself has an empty name.
     """
     if has_hooks(module):
         return f"hooks, and {name or 'the model'} has one"
@@ -109,43 +116,45 @@ def _change(name: str, module: nn.Module, expected: nn.Module, trains: bool) -> 
         return f"the shapes of {name}"
     package, _, _ = type(expected).__module__.partition(".")
     if package not in ("gpt", "torch"):
-        return None  # a plugin's module, with attributes that may have no equality
+        return None  # attributes of a plugin's module may not be comparable by `==`
     attribute = _changed_attribute(module, expected, trains)
     if attribute is None:
         return None
-    path = f"{name}.{attribute}" if name else attribute  # the model itself has no name
+    path = f"{name}.{attribute}" if name else attribute
     return f"{path}, which was changed"
 
 
 def _changed_attribute(module: nn.Module, expected: nn.Module, trains: bool) -> str | None:
-    """Return the first attribute of a module that was set to something else, or None."""
+    """Return the first attribute of a module that was changed after it was built, or None."""
     ignored = SET_AFTER_BUILDING
     if not trains:
         ignored = ignored | WITHOUT_EFFECT_IN_DECODING
-    known = vars(expected)
+    expected_values = vars(expected)
     if type(module) is not type(expected):
-        # A native or quantized module has attributes of its own: there is nothing to compare with.
-        known = vars(module)
+        # A native or quantized module has other attributes than the module that it replaces. They
+        # cannot be compared, and so count as unchanged.
+        expected_values = vars(module)
     for key, value in vars(module).items():
         if key in ignored:
             continue
         if callable(value):
-            # Functions are compared too: a `forward` that was set hides the method of the class.
-            is_changed = key not in known or value != known[key]
+            # A new function counts too: a `forward` that is set on a module hides its method.
+            is_changed = key not in expected_values or value != expected_values[key]
         else:
-            # The names of torch's own tables, of modules and weights, begin with an underscore.
-            # A new value that nothing calls has no effect, so that it counts as unchanged.
-            is_changed = not key.startswith("_") and value != known.get(key, value)
+            # A new attribute that nothing calls has no effect, so that it is compared with itself.
+            expected_value = expected_values.get(key, value)
+            # Names with an underscore are torch's own, such as its tables of submodules.
+            is_changed = not key.startswith("_") and value != expected_value
         if is_changed:
             return key
     return None
 
 
 def _computes_the_same(module: nn.Module, kind: type[nn.Module], trains: bool) -> bool:
-    """Return whether a module computes what one of class `kind` does.
+    """Return whether a module computes the same as a module of class `kind`.
 
-    In eval mode native and quantized modules compute what the modules that they replace do. A
-    subclass is not enough, since it may override any method.
+    In eval mode a native or quantized module computes the same as the module that it replaces.
+    Other subclasses do not count, since they may override any method.
     """
     if type(module) is kind:
         return True
@@ -157,12 +166,13 @@ def _computes_the_same(module: nn.Module, kind: type[nn.Module], trains: bool) -
 
 
 def _shapes(module: Any) -> list[torch.Size | None]:
+    """Return the shapes of the tensors that the sources read; None for those that are missing."""
     tensors = [getattr(module, name, None) for name in TENSORS]
     return [None if tensor is None else tensor.shape for tensor in tensors]
 
 
-@lru_cache(maxsize=8)  # a server has several models at a time, and looks at each often
+@lru_cache(maxsize=8)  # a server checks several models, each of them often
 def _configured(config: ModelConfig) -> GPT:
-    """Return what a configuration builds, without memory for its weights."""
+    """Return the model that a configuration builds, without memory for its weights."""
     with meta_device():
         return GPT(config)

@@ -1,10 +1,10 @@
-"""Say whether the code that would run is the code whose results the kernels compute.
+"""Check that the Python code in use is the code whose results the kernels compute.
 
-Kernels stand for some files of the package. `fingerprint.json` has a hash of the syntax tree of
-each; `python -m gpt.native.trial` writes it, after it has compared the numbers of the kernels with
-those of the code. Before kernels are used, the files on disk must have these hashes, and the
-modules in memory must hold what the files define: a notebook or a plugin may have replaced a
-function, and a file may have been edited after its import.
+The kernels replace the code of some files of the package. `fingerprint.json` has a hash of each
+file's syntax tree; `python -m gpt.native.trial` writes it after it has compared the results of the
+kernels with those of the code. Kernels are used only if the files on disk have these hashes and the
+modules in memory have what the files define: a notebook or a plugin may have replaced a function,
+and a file may have been edited after it was imported.
 """
 
 import json
@@ -18,20 +18,22 @@ PACKAGE = Path(__file__).parents[1]
 FINGERPRINT = Path(__file__).parent / "fingerprint.json"
 
 TRAINING = ("model/gpt.py", "model/attention.py", "model/layers.py", "model/positions.py")
-"""Files that the training kernels stand for."""
+"""Files whose results the training kernels compute."""
 DECODING = (*TRAINING, "model/quantized.py", "generation/runner.py")
-"""Files that the decoding engine stands for where it computes logits."""
+"""Files whose results the decoder computes when it computes logits."""
 SAMPLING = (
     "generation/sampling.py",
     "generation/tokens.py",
     "generation/runner.py",
     "config/filters.py",
 )
-"""Files that the decoding engine stands for where it samples tokens."""
+"""Files whose results the decoder computes when it samples tokens."""
 
 
 def changed_code(files: tuple[str, ...]) -> str | None:
-    """Return the first thing that is not what the kernels compute, as part of a message, or None.
+    """Return the first change by which Python computes something else than the kernels, or None.
+
+    A change is a clause for a message, such as "gpt/model/gpt.py was edited".
 
     Args:
         files: paths below the package: `TRAINING`, `DECODING` or `SAMPLING`.
@@ -40,7 +42,7 @@ def changed_code(files: tuple[str, ...]) -> str | None:
         try:
             source = read_source(PACKAGE / file)
         except Exception as error:
-            # An edit is under way: the file is no Python yet, or no text.
+            # While somebody edits the file, it may not be valid Python, or may be missing.
             return f"gpt/{file} raises {type(error).__name__}"
         if source.hash != recorded().get(file):
             return f"gpt/{file} was edited"
@@ -52,12 +54,12 @@ def changed_code(files: tuple[str, ...]) -> str | None:
 
 
 def current() -> dict[str, str]:
-    """Return the hash of each file on disk that some kernels stand for."""
+    """Return the hash of each file on disk whose results some kernels compute."""
     files = sorted({*TRAINING, *DECODING, *SAMPLING})
     return {file: read_source(PACKAGE / file).hash for file in files}
 
 
 @cache
 def recorded() -> dict[str, str]:
-    """Return the hashes of the files with which the kernels were compared."""
+    """Return the hashes that the files had when the kernels were compared with them."""
     return dict(json.loads(FINGERPRINT.read_text(encoding="utf-8")))

@@ -1,7 +1,8 @@
-"""A file of the package as it lies on disk, and whether its module in memory is the same.
+"""Compare a file of the package on disk with its module in memory.
 
-The file is compiled and never executed as a whole: functions are compared by their code, imports by
-identity, and tables with what their expressions give in the module itself.
+The file is compiled but not executed as a whole. Functions are compared by their compiled code, and
+imports by identity. The expressions of constants and tables are computed again in a copy of the
+module's namespace, and their values are compared.
 """
 
 import ast
@@ -16,25 +17,25 @@ from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
 HASH_DIGITS = 16
-"""Hexadecimal digits of a hash: 64 bits are enough, since nobody looks for two files that agree."""
+"""Hexadecimal digits of a hash: 64 bits suffice, since nobody forges a file with the same hash."""
 REPLACED = "was replaced"
 EDITED_LATER = "was edited after it was imported; start again"
-"""What a message says of a name in memory that the file on disk does not have like that."""
+"""Predicates of a message about a name whose value in memory is not the one in the file."""
 ADDED_TO_CLASS = frozenset(
     {"__module__", "__doc__", "__dict__", "__weakref__", "__annotations__", "__annotate_func__"}
     | {"__static_attributes__", "__firstlineno__", "__abstractmethods__", "_abc_impl"}
 )
-"""Attributes that Python gives to a class, and `abc.ABC` to one that is derived from it."""
+"""Attributes that Python adds to every class, and `abc.ABC` to its subclasses."""
 ADDED_TO_DATACLASS = frozenset(
     {"__dataclass_fields__", "__dataclass_params__", "__match_args__", "__init__", "__repr__"}
     | {"__eq__", "__hash__", "__setattr__", "__delattr__", "__replace__"}
 )
-"""Attributes that `dataclass` gives to a class."""
+"""Attributes that `dataclass` adds to a class."""
 ADDED_TO_NAMED_TUPLE = frozenset(
     {"__slots__", "__match_args__", "__orig_bases__", "__new__", "__repr__", "__getnewargs__"}
     | {"_fields", "_field_defaults", "_make", "_replace", "_asdict", "__replace__"}
 )
-"""Attributes that `NamedTuple` gives to a class."""
+"""Attributes that `NamedTuple` adds to a class."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,8 +44,8 @@ class SourceFile:
 
     Attributes:
         tree: its syntax tree.
-        hash: a hash of that tree without docstrings, on which they and comments have no effect.
-        codes: compiled functions and methods, by their qualified names.
+        hash: a hash of that tree, which docstrings and comments have no effect on.
+        codes: the compiled code of functions and methods, by their qualified names.
     """
 
     path: Path
@@ -58,13 +59,13 @@ class SourceFile:
 
 
 class Change(NamedTuple):
-    """A name of a module that does not have the value that the file gives it."""
+    """A name whose value in a module is not the one that the file gives it."""
 
     name: str
     what: str  # a predicate: `REPLACED` or `EDITED_LATER`
 
 
-@cache  # a later edit on disk is not in memory either, and is read by the next process
+@cache  # a process keeps the code that it imported, so that later edits do not matter to it
 def read_source(path: Path) -> SourceFile:
     text = path.read_text(encoding="utf-8")
     tree = ast.parse(text)
@@ -74,35 +75,44 @@ def read_source(path: Path) -> SourceFile:
 
 
 def change_in_memory(source: SourceFile, module: str) -> Change | None:
-    """Return the first name of a module that does not have the value of its file, or None."""
+    """Return the first name whose value in a module is not the one of its file, or None.
+
+    Args:
+        module: the module's name, such as "gpt.model.gpt".
+    """
     namespace = vars(import_module(module))
     comparison = _Comparison(source, namespace)
-    defined: set[str] = set()
+    defined_names: set[str] = set()
     for statement in source.tree.body:
         for name in _bound_names(statement):
-            defined.add(name)
+            defined_names.add(name)
             what = comparison.change(statement, name, namespace.get(name))
             if what is not None:
                 return Change(name, what)
-    # The code of the file looks up no other names in memory, unless one hides a built-in.
-    for name in namespace.keys() - defined:
+    # Code of the file looks up names that it defines and built-ins. A name that was added to the
+    # module matters only if it hides a built-in.
+    for name in namespace.keys() - defined_names:
         if hasattr(builtins, name) and not name.startswith("__"):
             return Change(name, REPLACED)
     return None
 
 
 class _Comparison:
-    """Compares what a module has in memory with what the statements of its file give."""
+    """Compares the values in a module's namespace with those that its file gives them."""
 
     def __init__(self, source: SourceFile, namespace: Mapping[str, Any]) -> None:
         self._source = source
         self._namespace = namespace
 
     def change(self, statement: ast.stmt, name: str, found: Any, prefix: str = "") -> str | None:
-        """Return how `found` differs from what a statement gives a name, or None.
+        """Return `REPLACED` or `EDITED_LATER` if `found` is not what a statement gives a name.
 
         Args:
-            prefix: "Class." where the statement stands in the body of a class.
+            found: the value of the name in memory.
+            prefix: "Name." of the class if the statement is part of the body of a class.
+
+        Returns:
+            None if the value is the same.
         """
         try:
             match statement:
@@ -117,31 +127,28 @@ class _Comparison:
                 case ast.Assign(value=expression) | ast.AnnAssign(value=ast.expr() as expression):
                     expected = self._value_of(expression)
                 case _:
-                    return None  # other statements, such as docstrings, give no name a value
+                    return None  # other statements, such as docstrings, do not give names values
         except Exception:
-            # The statement does not even run with what is in memory now.
+            # The statement fails with the values in memory, so one of them was replaced.
             return REPLACED
         return None if is_same(found, expected) else REPLACED
 
     def _change_of_function(
         self, statement: ast.FunctionDef, qualified_name: str, found: Any
     ) -> str | None:
-        """Return how a function in memory differs from its `def`, or None.
-
-        Its code is compared, and then the values of its defaults.
-        """
+        """Return how a function in memory differs from its `def` statement, or None."""
         function = _undecorated(found) if statement.decorator_list else found
         if not isinstance(function, FunctionType):
             return REPLACED
         code = function.__code__
         if not _is_same_code(code, self._source.codes[qualified_name]):
-            # Code of the same file and name is that of an earlier version of the file.
+            # Different code of the same file and name comes from an earlier version of the file.
             is_from_file = code.co_filename == str(self._source.path)
-            is_former = is_from_file and code.co_qualname == qualified_name
-            return EDITED_LATER if is_former else REPLACED
-        # Defaults are no part of the code, so that they are compared one by one.
+            is_earlier_version = is_from_file and code.co_qualname == qualified_name
+            return EDITED_LATER if is_earlier_version else REPLACED
+        # Compiled code does not include the defaults of arguments, so their values are compared.
         arguments = statement.args
-        defaults = tuple(self._value_of(each) for each in arguments.defaults)
+        defaults = tuple(self._value_of(default) for default in arguments.defaults)
         if (function.__defaults__ or ()) != defaults:
             return REPLACED
         keyword_defaults = {
@@ -156,7 +163,7 @@ class _Comparison:
     def _change_of_class(self, statement: ast.ClassDef, found: Any) -> str | None:
         """Return how a class in memory differs from its statement, or None.
 
-        Each statement of its body is compared, and then no other attribute may be there.
+        The class must have what each statement of its body gives it, and no other attributes.
         """
         if not isinstance(found, type) or found.__qualname__ != statement.name:
             return REPLACED
@@ -165,8 +172,8 @@ class _Comparison:
             allowed |= ADDED_TO_DATACLASS
         fields: tuple[str, ...] = getattr(found, "_fields", ())
         if fields:
-            # The fields of a named tuple became descriptors, and their defaults those of its
-            # constructor, so that the class has no longer what its body gave them.
+            # `NamedTuple` replaces the fields by descriptors and moves their defaults to the
+            # constructor, so that the fields cannot be compared with the body of the class.
             allowed |= ADDED_TO_NAMED_TUPLE.union(fields)
         attributes = vars(found)
         for part in statement.body:
@@ -178,15 +185,16 @@ class _Comparison:
                 what = self.change(part, name, attributes.get(name), prefix)
                 if what is not None:
                     return what
-        # Anything else was set later: a method that hides an inherited one, or a descriptor.
+        # Any other attribute was set later, for example a method that hides an inherited one.
         return None if attributes.keys() <= allowed else REPLACED
 
     def _value_of(self, expression: ast.expr) -> Any:
-        """Compute an expression of the file again, from the functions and classes in memory."""
+        """Compute an expression of the file again, by the functions and classes in memory."""
+        # The code is a module that has the imports of the file and one assignment.
         assignment = ast.Assign([ast.Name("__value__", ast.Store())], expression)
         ast.fix_missing_locations(assignment)
-        # The imports are compiled with it: CPython calls a function of an imported module by other
-        # instructions, and lambdas are compared by their instructions.
+        # The imports matter for lambdas, which are compared by their instructions: CPython calls a
+        # function of a module by other instructions if the import is compiled with the call.
         statements = [*self._source.imports, assignment]
         code = compile(
             ast.Module(statements, type_ignores=[]),
@@ -194,13 +202,13 @@ class _Comparison:
             "exec",
             dont_inherit=True,
         )
-        namespace = dict(self._namespace)  # a copy: the module itself stays as it is
+        namespace = dict(self._namespace)  # a copy, so that `exec` does not change the module
         exec(code, namespace)
         return namespace["__value__"]
 
 
 def is_same(found: Any, expected: Any) -> bool:
-    """Return whether a constant, a table or a lambda in memory is what its file gives."""
+    """Return whether a constant, a table or a lambda in memory equals the one of the file."""
     if found is expected:
         return True
     if type(found) is not type(expected):
@@ -208,21 +216,22 @@ def is_same(found: Any, expected: Any) -> bool:
     if isinstance(expected, FunctionType):
         return _is_same_code(found.__code__, expected.__code__)
     if isinstance(expected, dict):
-        # A plugin may have added entries. The order matters too, since filters are applied in it.
-        order = [key for key in found if key in expected]
-        same_values = all(is_same(found.get(key), value) for key, value in expected.items())
-        return order == list(expected) and same_values
+        # Plugins may add entries to a table. The order of the others matters, since filters are
+        # applied in the order of their table.
+        shared_keys = [key for key in found if key in expected]
+        has_same_values = all(is_same(found.get(key), value) for key, value in expected.items())
+        return shared_keys == list(expected) and has_same_values
     if is_dataclass(expected):
         return is_same(vars(found), vars(expected))
-    # Fields of pydantic have no equality, but their `repr` has all that they hold.
+    # Some values, such as fields of pydantic, equal only themselves; their `repr` is compared.
     return bool(found == expected) or repr(found) == repr(expected)
 
 
 def _as_tuples(node: Any) -> Any:
-    """Return a syntax tree as tuples, without docstrings, which all versions of Python agree on.
+    """Return a syntax tree as nested tuples that are the same in every version of Python.
 
-    `ast.dump` differs between versions: later ones have more fields, which are empty in code that
-    earlier versions can read. Empty fields are left out here.
+    Docstrings are left out. So are empty fields: later versions have more fields, which are empty
+    for code that earlier versions can parse. `ast.dump` has them, so that its text differs.
     """
     if isinstance(node, ast.AST):
         fields = [(name, _as_tuples(value)) for name, value in ast.iter_fields(node)]
@@ -234,14 +243,17 @@ def _as_tuples(node: Any) -> Any:
 
 
 def _is_docstring(node: Any) -> bool:
-    """Return whether a statement is a text alone: a docstring, also one below a constant."""
+    """Return whether a statement is only a string: a docstring, or the text below a constant."""
     if not isinstance(node, ast.Expr) or not isinstance(node.value, ast.Constant):
         return False
     return isinstance(node.value.value, str)
 
 
 def _named_codes(code: CodeType) -> Iterator[tuple[str, CodeType]]:
-    """Yield the functions that compiled code defines, those of its classes too, by name."""
+    """Yield the qualified name and the code of each function that compiled code defines.
+
+    Functions inside of functions and of classes are included.
+    """
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield constant.co_qualname, constant
@@ -251,7 +263,8 @@ def _named_codes(code: CodeType) -> Iterator[tuple[str, CodeType]]:
 def _bound_names(statement: ast.stmt) -> list[str]:
     """Return the names that a statement of a module or a class defines or imports.
 
-    An assignment to an attribute or to several names gives its source text, which no name equals.
+    For an assignment to an attribute or to several names, its source text is returned. It equals no
+    name in memory, so that such a statement counts as a change.
     """
     match statement:
         case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
@@ -260,18 +273,18 @@ def _bound_names(statement: ast.stmt) -> list[str]:
             return [alias.asname or alias.name for alias in aliases]
         case ast.Assign(targets=targets):
             return [ast.unparse(target) for target in targets]
-        case ast.AnnAssign(target=target, value=ast.expr()):  # without a value it defines nothing
+        case ast.AnnAssign(target=target, value=ast.expr()):  # `x: int` alone defines nothing
             return [ast.unparse(target)]
     return []
 
 
 def _imported_name(aliases: list[ast.alias], name: str) -> str:
-    """Return what a module itself calls the thing that is imported as `name`."""
+    """Return the original name of what an import statement imports as `name`."""
     return next(alias.name for alias in aliases if (alias.asname or alias.name) == name)
 
 
 def _undecorated(found: Any) -> Any:
-    """Return the function of a property, or the one inside what a decorator returned."""
+    """Return the function that a decorator was applied to, such as the getter of a property."""
     if isinstance(found, property):
         return found.fget
     if isinstance(found, staticmethod | classmethod):
@@ -284,8 +297,10 @@ def _is_same_code(code: CodeType, expected: CodeType) -> bool:
 
 
 def _without_lines(code: CodeType) -> CodeType:
-    """Return code without line numbers, which a comment above it changes."""
-    constants = [
-        _without_lines(each) if isinstance(each, CodeType) else each for each in code.co_consts
-    ]
+    """Return code without line numbers, which an added comment changes."""
+    constants = []
+    for constant in code.co_consts:
+        # The code of an inner function is a constant of the outer one.
+        is_code = isinstance(constant, CodeType)
+        constants.append(_without_lines(constant) if is_code else constant)
     return code.replace(co_firstlineno=1, co_linetable=b"", co_consts=tuple(constants))

@@ -1,10 +1,10 @@
-"""Whether a compiled library may be used on this machine.
+"""Decide whether a compiled library may be used on this machine.
 
-A crash of native code ends a process, so a library is first tried by a process of its own,
-`gpt.native.trial`. Its result is kept beside the library, in a file that says what was compared;
-nothing but a trial writes one. While a command uses the library, a fatal signal writes the stacks
-of all threads into another file. Something else may have caused it, so the library is then tried
-again, and longer, and that trial decides.
+A crash of native code ends its process, so another process, `gpt.native.trial`, tries a library
+before it is used. The result of the trial is stored beside the library. If a command crashes while
+it uses the library, the stacks of its threads are written to another file. The library need not
+have caused the crash, so the next command has the library tried again, with more rounds, and the
+result of that trial counts.
 """
 
 import faulthandler
@@ -28,32 +28,33 @@ from gpt.system.files import parse_json, read_file, write_atomic
 from gpt.system.progress import Report, announce_if_slow
 
 SECONDS = 600
-"""Longest time of a trial.
+"""Time limit of a trial.
 
-A trial takes 5 s of processor time, but several minutes where many processes want the cores.
+A trial takes 5 s of processor time, but minutes if many other processes use the cores.
 """
 FATAL_SIGNALS = frozenset(
     {"SIGSEGV", "SIGILL", "SIGBUS", "SIGFPE", "SIGABRT", "SIGTRAP", "SIGSYS", "SIGXCPU"}
 )
-"""Signals that a process sends itself, or gets for what it does.
+"""Signals that show that a process crashed or used too much processor time.
 
-Others, as from Ctrl-C or for lack of memory, come from outside and prove nothing.
+Other signals come from outside, as from Ctrl-C or for lack of memory, and say nothing about the
+library.
 """
 WINDOWS_EXCEPTION = 2**31
-"""Least exit code of a process that an exception ended on Windows, as an access violation does."""
+"""Smallest exit code on Windows of a process that crashed, as by an access violation."""
 MISMATCH = 3
-"""Exit code of a trial whose numbers differ from PyTorch's; the last line says where."""
+"""Exit code of a trial that found different results than PyTorch's; its last line says where."""
 EDITED = 4
-"""Exit code of a trial without a comparison: the code that kernels stand for was edited."""
+"""Exit code of a trial that compared nothing, since the code to compare with was edited."""
 ROUNDS_AFTER_CRASH = 3
-"""How often a trial repeats its comparisons where a process has crashed.
+"""How often a trial makes its comparisons after a process has crashed.
 
-The crash may come at a later call, or need memory that was used before.
+The library may crash only at a later call, or only with memory that was used before.
 """
 MAX_BYTES = 1 << 20
-"""Size of the largest result that is read; a result has some hundred bytes."""
+"""Size of the largest file that is read as a result; results have a few hundred bytes."""
 LOGITS_ONLY = "logits"
-"""What a trial of the decoding engine compares if the code of sampling was edited."""
+"""What a trial of the decoder says that it compared, if the code of sampling was edited."""
 
 
 @dataclass(frozen=True)
@@ -61,11 +62,11 @@ class TrialResult:
     """The result of a trial.
 
     Attributes:
-        library: the file's name, with its checksum.
-        processor: the class of processors that it is for.
-        compared: what was compared with PyTorch's; empty if the trial did not come to its end.
+        library: name of the library's file, which has a checksum of the file.
+        processor: name of the processor class that the library was compiled for.
+        compared: what was compared with PyTorch's results; empty if the trial failed.
         reason: why the library must not be used; None if it agrees with PyTorch.
-        crash_bytes: size of the stacks of earlier crashes at the time of the trial.
+        crash_bytes: size of the file of stacks at the time of the trial.
     """
 
     library: str
@@ -76,12 +77,12 @@ class TrialResult:
 
 
 class Trial:
-    """The trial of a library for one class of processors, on this machine.
+    """The trial of a library on this machine.
 
     Args:
-        source: the library's source, as `find_library` takes it.
-        processor: name of the class.
-        folder: where results are kept.
+        source: the library's source, as in `find_library`.
+        processor: name of the processor class that the library was compiled for.
+        folder: folder of the results.
     """
 
     def __init__(self, library: Path, source: str, processor: str, folder: Path) -> None:
@@ -92,19 +93,19 @@ class Trial:
         self.stacks = self.path.with_suffix(".crash")
 
     def unusable_reason(self, report: Report) -> str | None:
-        """Return why the library must not be used, or None; without a result it is tried now.
+        """Return why the library must not be used, or None; without a valid result, try it first.
 
         Raises:
-            DeviceError: it cannot be tried, since the model's code was edited.
+            DeviceError: the library cannot be tried, since the model's code was edited.
         """
-        known = read_result(self.path)
-        if known is not None and self._is_valid(known):
-            return known.reason
+        stored = read_result(self.path)
+        if stored is not None and self._is_valid(stored):
+            return stored.reason
         title = f"trying the {self._processor} kernels in a process of their own, once"
         with announce_if_slow(report, title):
             result = self._try()
         if isinstance(result, str):
-            return result  # why it failed now; the next start tries again
+            return result  # a reason that is not stored, so that the next start tries again
         try:
             write_atomic(self.path, json.dumps(asdict(result)).encode())
         except OSError as error:
@@ -116,25 +117,25 @@ class Trial:
         return result.reason
 
     def watch(self) -> None:
-        """Let a crash of this process write its stacks, so that the next start tries again.
-
-        Pytest and notebooks have enabled fault handlers of their own, which stay. Commands have one
-        too, which this replaces.
-        """
+        """Write stacks to a file if this process crashes, so that the next start tries again."""
+        # A fault handler that pytest or a notebook has enabled is left alone. That of a command of
+        # this package is replaced.
         is_command = "gpt.cli.start" in sys.modules
         if is_command or not faulthandler.is_enabled():
+            # In a read-only cache the crash is not noted.
             with suppress(OSError):
                 faulthandler.enable(self.stacks.open("a"))
 
-    def _is_valid(self, known: TrialResult) -> bool:
-        """Return whether a result is about this library, and about all that it is used for now."""
-        if (known.library, known.processor) != (self._library.name, self._processor):
+    def _is_valid(self, stored: TrialResult) -> bool:
+        """Return whether a stored result still says whether the library may be used."""
+        if (stored.library, stored.processor) != (self._library.name, self._processor):
             return False
-        # At the time of the trial the code of sampling was edited, and that edit was undone since.
-        if known.compared == LOGITS_ONLY and changed_code(SAMPLING) is None:
+        # The trial did not compare sampling, whose code was edited. That edit has been undone, so
+        # that the library would now be used for sampling too.
+        if stored.compared == LOGITS_ONLY and changed_code(SAMPLING) is None:
             return False
         # If the file of stacks has grown, a process has crashed since the trial.
-        return known.crash_bytes == self._crash_bytes()
+        return stored.crash_bytes == self._crash_bytes()
 
     def _crash_bytes(self) -> int:
         """Return the size of the file of stacks; 0 if no process has crashed."""
@@ -144,11 +145,13 @@ class Trial:
             return 0
 
     def _try(self) -> TrialResult | str:
-        """Try the library and return the result.
+        """Try the library and return the result, which is stored.
 
-        If the trial failed but the next one may end otherwise, as for want of memory, only the
-        reason is returned, which is not to be kept.
+        If the trial failed but another one may succeed, for example with more memory, return only
+        the reason, which is not stored.
         """
+        # The size is read before the trial: if another process crashes meanwhile, the result will
+        # not be valid.
         crash_bytes = self._crash_bytes()
         rounds = ROUNDS_AFTER_CRASH if crash_bytes else 1
         code, lines = self._run_trial(rounds)
@@ -165,9 +168,12 @@ class Trial:
         return TrialResult(self._library.name, self._processor, "", reason, crash_bytes)
 
     def _run_trial(self, rounds: int) -> tuple[int | None, list[str]]:
-        """Return the exit code of a trial and what it printed; None if it did not end by itself."""
-        # With -P Python does not look for modules in the current folder, where a file may have the
-        # name of one.
+        """Run a trial; return its exit code and the lines that it printed, the result last.
+
+        The exit code is None if the trial took too long or could not be started.
+        """
+        # With -P Python does not import files of the current folder, which may have the name of a
+        # module.
         command = [sys.executable, "-P", "-m", "gpt.native.trial"]
         command += [self._source, self._processor, str(self._library), str(rounds)]
         try:
@@ -184,64 +190,67 @@ class Trial:
             return None, [f"did not end within {SECONDS} s"]
         except OSError as error:
             return None, [str(error)]
-        # The last line is the one that the trial has printed as its result.
+        # The result is the last line of standard output, so standard error comes first.
         return done.returncode, [*done.stderr.splitlines(), *done.stdout.splitlines()]
 
 
 def read_result(path: Path) -> TrialResult | None:
-    """Return the result in a file; None where there is no file, or it is damaged or empty."""
+    """Return the result in a file, or None if the file is missing or damaged."""
     try:
         result = TrialResult(**parse_json(read_file(path, MAX_BYTES)))
     except (OSError, ValueError, TypeError):
         return None
+    # JSON may have values of other types than the attributes have.
     texts = (result.library, result.processor, result.compared, result.reason or "")
     are_texts = all(isinstance(text, str) for text in texts)
-    says_what = bool(result.compared or result.reason)
-    is_whole = are_texts and says_what and isinstance(result.crash_bytes, int)
-    return result if is_whole else None
+    has_outcome = bool(result.compared or result.reason)
+    is_complete = are_texts and has_outcome and isinstance(result.crash_bytes, int)
+    return result if is_complete else None
 
 
 def any_failed(folder: Path) -> bool:
-    """Return whether a library in a folder, maybe of older sources, has failed on this machine."""
+    """Return whether some library in a folder has failed its trial on this machine.
+
+    Libraries of older versions of the sources count too.
+    """
     results = [read_result(path) for path in folder.glob(f"*-{machine()}.trial")]
     return any(result is not None and result.reason is not None for result in results)
 
 
 def _why_trial_failed(code: int | None, lines: list[str]) -> str:
+    """Return the reason for a message, from a trial's exit code and the lines that it printed."""
     if code is None:
         return f"a trial of them {lines[-1]}"
     if code == MISMATCH:
         return f"in a trial of them {lines[-1]}"
-    if code < 0:
+    if code < 0:  # Python's code for a process that a signal ended
         return f"a trial of them ended with {signal.Signals(-code).name}"
     return f"a trial of them ended with code {code}: {''.join(lines[-1:])}"
 
 
 def _is_final(code: int | None) -> bool:
-    """Return whether the next trial would end with the same code."""
+    """Return whether another trial would most likely end with the same exit code."""
     if code is None:
-        return False  # it was too slow, or could not be started
-    if code < 0:  # Python's code for a signal
+        return False  # the trial was too slow, or could not be started
+    if code < 0:  # Python's code for a process that a signal ended
         return signal.Signals(-code).name in FATAL_SIGNALS
     return code == MISMATCH or code >= WINDOWS_EXCEPTION
 
 
 @cache
 def machine() -> str:
-    """Return a hash of what decides how a trial ends, apart from the library itself.
+    """Return a hash of all that the result of a trial depends on, apart from the library.
 
-    That is the processor, the release of the system's kernel, torch, since its OpenMP may make the
-    library crash, and the code that the library is compared with.
+    That is the processor, the operating system, torch, whose OpenMP library may make the kernels
+    crash, and the code that the kernels are compared with.
     """
-    about = [platform.machine(), platform.processor(), platform.release(), version("torch")]
-    # the hashes of that code
-    about.append(FINGERPRINT.read_text(encoding="utf-8"))
-    # On Linux this file describes each core, with an empty line between them. The first one is
-    # enough, without the lines that change, such as the clock.
+    facts = [platform.machine(), platform.processor(), platform.release(), version("torch")]
+    facts.append(FINGERPRINT.read_text(encoding="utf-8"))  # hashes of the code
+    # On Linux this file describes each core, with an empty line between two cores. The lines of the
+    # first core that never change are enough; others, such as its clock rate, change all the time.
     with suppress(OSError):
         first_core, _, _ = Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\n\n")
         pattern = r"^(?:model name|microcode|flags|Features)\s*:.*$"
-        about += re.findall(pattern, first_core, re.MULTILINE)
-    # The hash ends a file's name: eight digits tell apart the few machines that share a cache.
-    digest = hashlib.sha256("\n".join(about).encode()).hexdigest()
-    return digest[:8]
+        facts += re.findall(pattern, first_core, re.MULTILINE)
+    digest = hashlib.sha256("\n".join(facts).encode()).hexdigest()
+    return digest[:8]  # enough to tell apart the few machines that share a cache folder
