@@ -165,7 +165,8 @@ def load_usable(
     key = (source, *processors, settings.cache_dir)
     if key in _LOADED:
         return _LOADED[key]
-    # If the library of a class fails, that of the following class is tried.
+    # If the library of a class fails, that of the following class is tried. After the last class
+    # there is none: `following` is None.
     for processor, following in zip_longest(processors, processors[1:]):
         library = find_library(source, processor, settings.cache_dir, report, flags)
         # The result of the trial is stored in this folder. Without the folder, every process has to

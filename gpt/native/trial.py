@@ -217,8 +217,8 @@ def _logits_difference(decoder: Decoder, model: GPT) -> float:
         batch = TokenBatch(tokens[start:end], sequences, range(start, end))
         parts.append(decoder.forward(batch, wanted=range(length)))
     # The blocks of the second sequence follow those of the first. A pair is a target and a source.
-    start = decoder.blocks_per_sequence
-    decoder.copy_blocks([(start, 0), (start + 1, 1)])
+    first_block = decoder.blocks_per_sequence
+    decoder.copy_blocks([(first_block, 0), (first_block + 1, 1)])
     logits = torch.empty(model.vocab_size)
     # `step` writes logits only where it samples a token, which is not used here.
     request = sample_in_c(sampling_in_c(SamplingParams()), 0.5, None, logits)

@@ -80,6 +80,7 @@ class Trial:
     """The trial of a library on this machine.
 
     Args:
+        library: path of the library.
         source: the library's source, as in `find_library`.
         processor: name of the processor class that the library was compiled for.
         folder: folder of the results.
@@ -225,7 +226,8 @@ def _why_trial_failed(code: int | None, lines: list[str]) -> str:
         return f"in a trial of them {lines[-1]}"
     if code < 0:  # Python's code for a process that a signal ended
         return f"a trial of them ended with {signal.Signals(-code).name}"
-    return f"a trial of them ended with code {code}: {''.join(lines[-1:])}"
+    last_line = "".join(lines[-1:])  # empty if nothing was printed
+    return f"a trial of them ended with code {code}: {last_line}"
 
 
 def _is_final(code: int | None) -> bool:
