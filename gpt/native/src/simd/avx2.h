@@ -23,7 +23,8 @@ inline floats load(const bf16* p) {
     return (floats)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)p)), 16);
 }
 inline void store(bf16* p, floats x) {
-    // The instruction packs each half of the register for itself, so that quarters 0 and 2 have the result.
+    // The instruction packs the two halves of a register separately, so that the result is in quarters 0 and 2. The
+    // permutation 0x08 moves these two side by side.
     const __m256i packed = _mm256_packus_epi32((__m256i)to_bf16<words>(x), _mm256_setzero_si256());
     _mm_storeu_si128((__m128i*)p, _mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0x08)));
 }

@@ -12,7 +12,7 @@ namespace simd {
 inline floats fma(floats a, floats b, floats c) { return _mm512_fmadd_ps(a, b, c); }
 inline floats max(floats a, floats b) { return _mm512_max_ps(a, b); }
 inline floats min(floats a, floats b) { return _mm512_min_ps(a, b); }
-// An estimate and a step of Newton's method, accurate to 2^-28, in a quarter of the time of a division.
+// An estimate and one step of Newton's method: accurate to 2^-28, and four times as fast as a division.
 inline floats reciprocal(floats x) {
     const floats t = _mm512_rcp14_ps(x);
     return t * (floats)_mm512_fnmadd_ps(t, x, broadcast(2.0f));

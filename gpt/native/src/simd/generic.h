@@ -1,5 +1,5 @@
-// Any processor: vectors of GPT_LANES elements, which the compiler maps to the instructions available. The other back
-// ends replace what is slow this way; each is tested against this one at its own width.
+// Vectors of GPT_LANES floats for any processor: the compiler chooses among the instructions that there are. The other
+// back ends replace the operations that are slow this way. Each is tested against this one with as many lanes.
 #pragma once
 #include "types.h"
 
@@ -10,6 +10,7 @@ inline floats max(floats a, floats b) { return a > b ? a : b; }
 inline floats min(floats a, floats b) { return a < b ? a : b; }
 inline floats reciprocal(floats x) { return 1.0f / x; }
 
+// Adds the upper half of the lanes to the lower half, until one lane is left.
 inline float reduce_add(floats x) {
     float lane[LANES];
     store(lane, x);
@@ -26,7 +27,7 @@ inline ints round(floats x) {
 
 inline floats load(const bf16* p) { return (floats)(__builtin_convertvector(read<halves>(p), words) << 16); }
 inline void store(bf16* p, floats x) { write(p, __builtin_convertvector(to_bf16<words>(x), halves)); }
-// Compilers convert to four times the width element by element, so convert in two steps.
+// Two steps, since compilers convert to four times the width one element at a time.
 inline ints widen(bytes x) { return __builtin_convertvector(__builtin_convertvector(x, shorts), ints); }
 
 }  // namespace simd
