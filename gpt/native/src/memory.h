@@ -8,7 +8,7 @@
 #include <sys/mman.h>
 #endif
 
-// A bump allocator over a block of memory; without a block it only measures the size needed.
+// Hands out parts of a block of memory, one after another. Without a block it only measures how much memory is needed.
 class Arena {
     char* start;
     size_t used = 0;
@@ -17,24 +17,24 @@ class Arena {
     explicit Arena(void* start) : start((char*)start) {}
     template <class T> T* alloc(size_t count) {
         T* result = start ? (T*)(start + used) : nullptr;
-        used += (count * sizeof(T) + 63) / 64 * 64;  // up to a whole cache line
+        used += (count * sizeof(T) + 63) / 64 * 64;  // a multiple of a cache line, which has 64 bytes
         return result;
     }
     size_t bytes() const { return used; }
 };
 
-// The simplest Layout, as `Memory` below takes them: one array of `count` elements.
+// The simplest Layout for `Memory` below: one array of `count` elements.
 template <class T> struct Buffer {
     T* data;
     Buffer(Arena& arena, size_t count) : data(arena.alloc<T>(count)) {}
 };
 
-// One block of memory for some Layouts, such as one for each worker. A Layout allocates from an arena in its
-// constructor, so that the same code measures and allocates. Streaming through LARGE_PAGES needs fewer address
-// translations.
+// One block of memory for `count` Layouts, such as one for each worker. A Layout is a structure of arrays, which its
+// constructor allocates from an arena. The same constructor first measures the size of a Layout, in an arena without a
+// block. With LARGE_PAGES, reading through the memory needs fewer address translations.
 template <class Layout, bool LARGE_PAGES = false> class Memory {
     static constexpr size_t PAGE = 1 << 21;  // a large page of x86-64, and of AArch64 with pages of 4 KB
-    static constexpr size_t GAP = 4096;  // between layouts, so that no two layouts' buffers map to the same cache sets
+    static constexpr size_t GAP = 4096;      // between two Layouts, whose arrays would else compete for cache sets
     size_t size = 0;
     std::align_val_t alignment{64};
     char* block = nullptr;
@@ -43,7 +43,7 @@ template <class Layout, bool LARGE_PAGES = false> class Memory {
   public:
     template <class... Arguments> explicit Memory(int count, const Arguments&... arguments) {
         Arena counter(nullptr);
-        Layout(counter, arguments...);
+        Layout(counter, arguments...);  // only measures
         layouts.reserve(count);
         const size_t stride = counter.bytes() + (count > 1 ? GAP : 0);
         size = stride * count;

@@ -16,11 +16,11 @@ struct Gelu {
     static simd::floats value(simd::floats x) { return x * simd::Normal(x).cdf; }
     static simd::floats slope(simd::floats x) {
         const simd::Normal n(x);
-        return simd::fma(x * 0.39894228f, n.density, n.cdf);  // 1 / sqrt(2 pi)
+        return simd::fma(x * 0.39894228f, n.density, n.cdf);  // the factor is 1 / sqrt(2 pi); see simd::Normal
     }
 };
 
-// Calls work with one of the activations above.
+// Calls work with the activation above of this kind.
 template <class Work> inline void with_activation(int kind, Work work) {
     if (kind == GELU) work(Gelu());
     else if (kind == RELU) work(Relu());

@@ -8,10 +8,11 @@ struct Norm {
 };
 
 struct Moments {
-    float mean, inverse;  // the mean is 0 unless centered; the other is 1 / deviation
+    float mean;     // 0 for RMSNorm
+    float inverse;  // 1 / the standard deviation, or 1 / the root mean square for RMSNorm
 };
 
-// Rows end in padding up to a whole vector, 0 in x and in gain. bias may be null.
+// Writes the normalized x to y. Rows are padded to whole vectors; the padding of x and gain is 0. bias may be null.
 template <class Out>
 inline Moments norm_row(Out* y, const float* x, const float* gain, const float* bias, int width, const Norm& norm) {
     using namespace simd;
@@ -23,7 +24,7 @@ inline Moments norm_row(Out* y, const float* x, const float* gain, const float* 
         const floats v = load(x + whole) - mean;
         squares = fma(v, v, squares);
     }
-    if (whole < width) {  // the padding is 0, whose distance from the mean does not count
+    if (whole < width) {  // the last vector, whose padding is 0 but must not count as a distance from the mean
         const floats v = select(lanes() < width - whole, load(x + whole) - mean, floats{});
         squares = fma(v, v, squares);
     }

@@ -1,13 +1,14 @@
-// The softmax of attention: a row of scores into weights that are not normalized.
+// The softmax of attention, which turns a row of scores into weights. The caller divides the weights by their sum.
 #pragma once
 #include "../simd.h"
 
 struct SoftmaxSum {
-    float peak, sum;  // the largest score; the sum of e^(score - peak)
+    float peak, sum;  // the largest score, and the sum of e^(score - peak)
 };
 
-// Calls use(j, weights) for each vector of the row that begins before `end`. The row has `count` scores: weights from
-// there on are 0. score(j) returns a whole vector of scores, from j on, whatever lies behind the last.
+// Calls use(j, weights) with each vector of weights, from weight j on, that begins before `end`. The row has `count`
+// scores, and the weights after the last score are 0. score(j) returns the vector of scores from score j on; it may
+// return any numbers after the last score.
 template <class Score, class Use> inline SoftmaxSum softmax_row(int count, int end, Score score, Use use) {
     using namespace simd;
     floats top = broadcast(-INFINITY), total = {};

@@ -1,4 +1,4 @@
-// The inner loop of matmuls and of attention: a tile of sums that stays in registers.
+// The inner loop of matmuls and of attention: it adds products to a tile of sums, which stay in registers.
 #pragma once
 #include "../simd.h"
 
@@ -9,13 +9,14 @@ using simd::LANES;
 // row k.
 template <class T> struct Rows {
     typedef T Element;
-    static const int IN_ROW = 1;  // rows of b stored in one
+    static const int IN_ROW = 1;  // rows of b in a row of memory
     const T* data;
     size_t stride;
     floats at(int k, int v) const { return simd::load(data + k * stride + v * LANES); }
 };
 
-// 4-bit integers: of two adjacent rows, the first is in the lower halves of the bytes.
+// A right factor of 4-bit integers: each byte has an element of row k in its lower half and one of row k + 1 in its
+// upper half, for even k.
 struct Int4Rows {
     typedef int8_t Element;
     static const int IN_ROW = 2;
@@ -31,7 +32,7 @@ struct ByRows {
     float at(int m, int k) const { return data[m * stride + k]; }
 };
 
-// Memory that a loop prefetches while it works, `step` bytes further in each iteration, which calls some().
+// Memory that a loop prefetches for a later one. Each iteration calls some(), which goes `step` bytes further.
 struct Prefetch {
     const char* next;
     size_t step;
@@ -41,11 +42,11 @@ struct NoPrefetch {
     void some() {}
 };
 
-// sum[m][v] += a[m][k] b[k][v] for k in [first, end), in order, so that every sum is computed in the same steps for any
-// M and N.
+// sum[m][v] += a[m][k] b[k][v] for each k in [first, end), in this order. Each sum is therefore computed in the same
+// steps for any M and N.
 template <int M, int N, class A, class B, class Ahead>
 inline void accumulate(floats (&sum)[M][N], const A& a, const B& b, int first, int end, Ahead& prefetch) {
-    floats total[M][N];  // a copy, since compilers keep an array in memory if it is passed on
+    floats total[M][N];  // compilers keep this copy in registers, but an array that the caller passes in memory
     memcpy(total, sum, sizeof sum);
     Ahead ahead = prefetch;
     for (int k = first; k < end; k++) {
@@ -68,8 +69,8 @@ template <int M, int N> inline void store_tile(float* y, size_t stride, const fl
         for (int v = 0; v < N; v++) simd::store(y + m * stride + v * LANES, tile[m][v]);
 }
 
-// Number of vectors whose sums for that many rows fit into the registers: a power of two, and at most 64 floats, a
-// block of outputs.
+// How many vectors wide a tile with that many rows can be, so that its sums fit into registers: a power of two, and at
+// most 64 floats, which are a block of outputs.
 constexpr int widest(int rows) {
     int n = 1;
     while (2 * n * LANES <= 64 && 2 * n * rows <= simd::SUMS) n *= 2;
