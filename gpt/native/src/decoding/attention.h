@@ -5,11 +5,11 @@
 #include "cache.h"
 #include <algorithm>
 
-static const int MAX_QUERIES = 4;  // that one pass over the keys serves
+static const int MAX_QUERIES = 4;  // how many queries read the keys and values together
 
-// Query vectors (., D) of one head, the ascending numbers of positions that they attend to, and the targets of their
-// results. Scratch: weights (., capacity), sums (., padded D). D is the size of a head, `capacity` the positions of a
-// window, padded.
+// Query vectors (M, D) that attend to one head of keys and values, where D is the size of a head. positions: how many
+// positions each query attends to, in ascending order. result: where the result of each query is written. Temporary
+// memory: weights (M, capacity) and sums (M, padded D), where `capacity` is the padded number of positions of a window.
 struct Queries {
     float *vectors, *weights, *sums;
     int capacity;
@@ -17,12 +17,12 @@ struct Queries {
     float* result[MAX_QUERIES];
 };
 
-// What a pass over keys or values prefetches meanwhile: the `count` rows that are read after it, `rows` of them in each
-// of its rounds, by `lines` cache lines each.
+// Prefetches `count` rows of memory, which are read later, during `rounds` calls of some(). A row has `lines` cache
+// lines; each call prefetches `rows` rows.
 struct PrefetchRows {
     const char* next;
-    size_t stride;  // in bytes
-    int lines, rows, left;
+    size_t stride;          // in bytes
+    int lines, rows, left;  // left: rows that are not prefetched yet
 
     template <class T>
     PrefetchRows(const T* p, size_t stride, int width, int count, int rounds)
@@ -34,7 +34,8 @@ struct PrefetchRows {
     }
 };
 
-// y = a b, or y += a b, for M rows of a and as many vectors of b as there are; N of them at a time.
+// y = a b, or y += a b if `add` is set, for M rows of a and `vectors` vectors in a row of b, N of which are computed at
+// a time. `count` is the number of rows of b.
 template <class T, int M, int N = widest(M)>
 inline void matmul_rows(float* y, size_t ldy, ByRows a, Rows<T> b, int vectors, int count, bool add,
                         PrefetchRows& ahead) {
@@ -49,7 +50,8 @@ inline void matmul_rows(float* y, size_t ldy, ByRows a, Rows<T> b, int vectors, 
         if (vectors) matmul_rows<T, M, N / 2>(y, ldy, a, b, vectors, count, add, ahead);
 }
 
-// Turns scores into weights, up to a factor that is returned; up to a whole vector they become 0.
+// Turns the scores of a query into weights, in place. Returns a factor by which all weights have yet to be multiplied.
+// The weights from the last position to the end of its vector become 0.
 template <class T> float attention_weights(const HeadCache<T>& c, float* weights, int positions) {
     const auto score = [=](int j) {
         floats x = simd::load(weights + j);
@@ -63,7 +65,7 @@ template <class T> float attention_weights(const HeadCache<T>& c, float* weights
     return 1.0f / softmax_row(positions, positions, score, keep).sum;
 }
 
-// Adds a block of positions to the weighted sums of values; M queries attend to `count` of them.
+// Adds the values of a block to the weighted sums of M queries, which attend to `count` positions of the block.
 template <class T, int M>
 void add_values(const HeadCache<T>& c, const Queries& q, int first_query, int block, int count, PrefetchRows& ahead) {
     const int padded = padded_head_dim(c.D);
@@ -72,27 +74,28 @@ void add_values(const HeadCache<T>& c, const Queries& q, int first_query, int bl
                       count, block > 0, ahead);
 }
 
-// Scores block after block, then weights, then the weighted sum of values block after block. The values of a block are
-// prefetched during its scores. `next`: what is attended to after this, `next_positions` of it, whose keys are
-// prefetched during the values.
+// Computes the attention of M queries: scores, block after block, then weights, then the weighted sums of values, block
+// after block. During the scores of a block its values are prefetched. During its values, keys of `next` are
+// prefetched, of which `next_positions` positions are attended to after this call.
 template <class T, int M>
 void attend(const HeadCache<T>& c, const Queries& q, const HeadCache<T>& next, int next_positions) {
-    const int D = c.D, padded = padded_head_dim(D), most = q.positions[M - 1];
-    for (int block = 0; block * BLOCK < most; block++) {
-        const int count = std::min(BLOCK, most - block * BLOCK);
+    const int D = c.D, padded = padded_head_dim(D), max_positions = q.positions[M - 1];
+    for (int block = 0; block * BLOCK < max_positions; block++) {
+        const int count = std::min(BLOCK, max_positions - block * BLOCK);
         PrefetchRows values(c.values(block), padded, padded, count, D);
         matmul_rows<T, M>(q.weights + block * BLOCK, q.capacity, {q.vectors, (size_t)D}, {c.keys(block), BLOCK},
                           round_up(count, LANES) / LANES, D, false, values);
     }
     float factor[M];
     for (int i = 0; i < M; i++) factor[i] = attention_weights(c, q.weights + i * q.capacity, q.positions[i]);
-    for (int block = 0; block * BLOCK < most; block++) {
+    for (int block = 0; block * BLOCK < max_positions; block++) {
         const int next_count = std::max(0, std::min(BLOCK, next_positions - block * BLOCK));
         int count[M];
         for (int i = 0; i < M; i++) count[i] = std::min(BLOCK, q.positions[i] - block * BLOCK);
+        // The block table of `next` may have no such block; without keys to prefetch any address will do.
         PrefetchRows keys(next.keys(next_count ? block : 0), BLOCK, next_count, D, std::max(1, count[M - 1]));
         if (count[0] == count[M - 1]) add_values<T, M>(c, q, 0, block, count[0], keys);
-        else  // some queries do not attend to all of it
+        else  // the queries attend to different numbers of positions of the block
             for (int i = 0; i < M; i++)
                 if (count[i] > 0) add_values<T, 1>(c, q, i, block, count[i], keys);
     }

@@ -1,4 +1,4 @@
-// Memory layout of keys and values: blocks of 64 positions, as floats, bfloat16, or 8-bit integers with a scale for
+// How keys and values lie in memory: in blocks of 64 positions, as floats, bfloat16, or 8-bit integers with a scale for
 // each vector.
 #pragma once
 #include "../simd.h"
@@ -6,11 +6,12 @@
 #include <cmath>
 #include <type_traits>
 
+// The size of a head, rounded up to a whole vector of the widest processors.
 inline int padded_head_dim(int D) { return round_up(D, 16); }
 
-// The keys and values of one head of one sequence, whose block table lists its physical blocks. Each block has the keys
-// (D, 64), so that scores need no sum across lanes and memory is read in order; the values (64, padded D); and, for
-// integers only, the scales of both (64).
+// The keys and values of one head of one sequence. The block table of the sequence lists its physical blocks. A block
+// has keys (D, 64), so that attention computes 64 scores side by side and reads memory in order; values (64, padded D);
+// and, for integers only, the scales of the keys (64) and of the values (64).
 template <class T> struct HeadCache {
     static constexpr bool SCALED = std::is_same<T, int8_t>::value;
     char* start;  // of this head in physical block 0
@@ -28,7 +29,7 @@ template <class T> struct HeadCache {
     }
 };
 
-// Stores the D elements of a vector at intervals of `step`, and returns their scale.
+// Stores the D elements of a vector at intervals of `step` elements; returns the scale of the stored vector.
 inline float store_vector(float* p, size_t step, const float* x, int D) {
     for (int d = 0; d < D; d++) p[d * step] = x[d];
     return 1.0f;
@@ -39,22 +40,24 @@ inline float store_vector(bf16* p, size_t step, const float* x, int D) {
     return 1.0f;
 }
 
-// Integers from -127 to 127, rounded to nearest; if an element is not finite, neither is the scale, and NaN is stored
-// as 0.
+// Stores integers from -127 to 127, rounded to nearest. If an element is not finite, the scale is NaN, so that the
+// logits show it, and NaN itself is stored as 0.
 inline float store_vector(int8_t* p, size_t step, const float* x, int D) {
     float largest = 0.0f, invalid = 0.0f;
     for (int d = 0; d < D; d++) {
         largest = std::fmax(largest, std::fabs(x[d]));
-        invalid += x[d] * 0.0f;  // 0, or NaN
+        invalid += x[d] * 0.0f;  // 0, or NaN if the element is not finite
     }
     const float scale = largest / 127 + invalid, inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
     for (int d = 0; d < D; d++) {
         const float r = std::nearbyint(x[d] * inverse);
+        // Clipped to [-127, 127]; NaN, which is not equal to itself, becomes 0.
         p[d * step] = (int8_t)(r < -127.0f ? -127.0f : r > 127.0f ? 127.0f : r == r ? r : 0.0f);
     }
     return scale;
 }
 
+// Stores the key and the value of a position.
 template <class T> void store(const HeadCache<T>& c, int position, const float* key, const float* value) {
     const int block = position / BLOCK, i = position % BLOCK;
     const float key_scale = store_vector(c.keys(block) + i, BLOCK, key, c.D);

@@ -1,6 +1,8 @@
-// A whole decoder on a CPU: key/value caches of some sequences, and forward passes. A pass takes a batch of tokens,
-// each at one position of one sequence: a decode step has a token of every sequence, a prefill many of one. The result
-// for a token does not depend on the other tokens or on the number of threads, to the last bit.
+// A decoder on a CPU: it has the keys and values of some sequences, and computes passes. A pass has a batch of tokens,
+// each at one position of one sequence: a decode step has one token of every sequence, a prefill many tokens of one.
+// The results for a token do not depend on the other tokens or on the number of threads, to the last bit.
+//
+// m is a model, l a layer, p a pass, b a batch, w a worker, and D the size of a head.
 #pragma once
 #include "../memory.h"
 #include "../ops/norm.h"
@@ -11,14 +13,16 @@
 #include <numeric>
 #include <vector>
 
-static const int MAX_REPEATED_NORMS = 4;  // every worker norms up to this many tokens itself, which saves a barrier
+static const int MAX_REPEATED_NORMS = 4;  // each worker normalizes up to this many tokens itself, to save a barrier
 
-// The tokens of a batch from first to before end, all of one sequence, and a key and value head.
+// A part of the work on attention: the tokens [first, end) of a batch, which are of one sequence, and one key and value
+// head.
 struct Run {
     int first, end, head;
 };
 
-// Sizes padded to blocks, but for the numbers of tokens and threads.
+// The sizes of buffers. All but `tokens` and `threads` are padded to whole blocks. tokens: how many a pass can have.
+// capacity: positions of a window. qkv: queries, keys and values of a token.
 struct Sizes {
     int tokens, threads, capacity, dim, hidden, qkv, vocab;
     Sizes(const Model& m, int tokens, int threads)
@@ -27,7 +31,7 @@ struct Sizes {
           vocab(round_up(m.vocab_size, BLOCK)) {}
 };
 
-// The scratch of one worker.
+// Temporary memory of one worker. `ranks` and `order` are for sampling.
 struct WorkerScratch {
     float *normed, *query, *weights, *sums, *ranks;
     int32_t* order;
@@ -42,7 +46,8 @@ struct WorkerScratch {
     }
 };
 
-// The activations of some tokens, (tokens, padded size) each.
+// The activations of the tokens of a pass, each array (tokens, padded size). x: the residual stream. mixed: the output
+// of attention. up, gate: the hidden layer of the feed-forward network.
 struct Activations {
     float *x, *normed, *mixed, *qkv, *up, *gate, *logits;
     Activations(Arena& a, const Sizes& s) {
@@ -51,6 +56,7 @@ struct Activations {
         qkv = a.alloc<float>((size_t)s.tokens * s.qkv);
         logits = a.alloc<float>((size_t)s.tokens * s.vocab);
     }
+    // The activations from one token on.
     Activations from(size_t token, const Sizes& s) const {
         Activations a = *this;
         for (float** rows : {&a.x, &a.normed, &a.mixed}) *rows += token * s.dim;
@@ -61,12 +67,13 @@ struct Activations {
     }
 };
 
-// The tokens that a worker computes, with all others or alone: from the `first` of a call on.
+// The tokens that a worker computes, alone or together with the other workers. `first` is the index of the first of
+// these tokens in the batch of the caller.
 struct Pass {
     Worker w;
     int first;
     Batch b;
-    Activations a;  // of these tokens
+    Activations a;
     const WorkerScratch& scratch;
 };
 
@@ -77,6 +84,7 @@ template <class Work> inline void with_kv_type(int kind, Work work) {
     else work(int8_t());
 }
 
+// Memory of the physical blocks. head_bytes: the size of one key and value head of one layer in a block.
 struct CacheMemory {
     size_t head_bytes, block_bytes;
     char* blocks;
@@ -94,7 +102,8 @@ class Decoder {
     Memory<CacheMemory, true> cache;
     std::vector<int32_t> indices;
 
-    // The norm of some tokens' x: (count, dim).
+    // Returns the normalized x of the tokens at indices `which`: (count, padded dim). Few tokens are normalized by
+    // every worker for itself, many by all workers together.
     const float* normed(const Pass& p, const int32_t* which, int count, const float* gain, const float* bias) {
         const bool is_shared = count > MAX_REPEATED_NORMS;
         float* y = is_shared ? p.a.normed : p.scratch.normed;
@@ -106,14 +115,17 @@ class Decoder {
         return y;
     }
 
+    // The block table of a sequence.
     const int32_t* table(int sequence) const { return kv.tables + (size_t)sequence * (size.capacity / BLOCK); }
 
+    // The stored keys and values of one head of a sequence.
     template <class T> HeadCache<T> cached(int layer, int sequence, int head) const {
         const size_t start = ((size_t)layer * m.kv_heads + head) * cache->head_bytes;
         return {cache->blocks + start, cache->block_bytes, table(sequence), m.head_dim};
     }
 
-    // Stores the keys and values of a run, then computes attention, several queries in one pass over the keys.
+    // Stores the keys and values of a run, and computes its attention, for several queries at a time. `next` is the run
+    // that this worker computes after it, or null.
     template <class T> void attend_run(const Pass& p, int layer, const Run& run, const Run* next) {
         const Layer& l = layers[layer];
         const Batch& b = p.b;
@@ -121,7 +133,9 @@ class Decoder {
         const int D = m.head_dim, group = m.heads / m.kv_heads;
         const HeadCache<T> c = cached<T>(layer, b.sequences[run.first], run.head);
         for (int i = run.first; i < run.end; i++) {
+            // A row of qkv has all queries of a token, then all keys, then all values.
             const float *qkv = p.a.qkv + (size_t)i * size.qkv, *k = qkv + (m.heads + run.head) * D;
+            // No query is in scratch yet, so that the key can be prepared there.
             prepare_head(own_scratch.query, k, m, l.k_norm, b.positions[i], 1.0f);
             store(c, b.positions[i], own_scratch.query, k + m.kv_heads * D);
         }
@@ -130,13 +144,14 @@ class Decoder {
         for (int n = 0, count; n < queries; n += count) {
             count = queries - n >= 4 ? 4 : queries - n >= 2 ? 2 : 1;  // the numbers that `attend` is compiled for
             for (int j = 0; j < count; j++) {
-                // The query heads of a token that share this key head follow each other.
+                // Query n + j of the run. The query heads of a token that share a key head follow each other.
                 const int i = run.first + (n + j) / group, h = run.head * group + (n + j) % group;
                 prepare_head(own_scratch.query + j * D, p.a.qkv + (size_t)i * size.qkv + h * D, m, l.q_norm,
                              b.positions[i], 1.0f / std::sqrt((float)D));
                 q.positions[j] = b.positions[i] + 1;
                 q.result[j] = p.a.mixed + (size_t)i * size.dim + h * D;
             }
+            // The last queries of a run prefetch the keys of the next run.
             const bool is_last = n + count == queries && next;
             const HeadCache<T> ahead = is_last ? cached<T>(layer, b.sequences[next->first], next->head) : c;
             const int positions = is_last ? b.positions[next->end - 1] + 1 : 0;
@@ -146,7 +161,8 @@ class Decoder {
         }
     }
 
-    // From `qkv` to `mixed`. A worker takes some heads of all sequences, whatever their lengths.
+    // Computes `mixed` from `qkv`. Each worker computes some heads of all sequences, so that the workers have about the
+    // same work although the sequences differ in length.
     template <class T> void attention(const Pass& p, int layer) {
         const Batch& b = p.b;
         int runs = 0;
@@ -156,10 +172,10 @@ class Decoder {
         for (int first = 0, run = 0, end; first < b.count; first = end, run++) {
             for (end = first + 1; end < b.count && b.sequences[end] == b.sequences[first];) end++;
             for (int head = 0; head < m.kv_heads; head++) {
-                // Heads come first in the order that is shared, so that a worker has a head of every sequence.
+                // The workers share the pairs of a head and a run, in the order of heads, and of runs within a head.
                 if (head * runs + run < mine.first || head * runs + run >= mine.end) continue;
                 const Run next = {first, end, head};
-                // One behind, since a run prefetches the keys of the next.
+                // A run is computed only when the next one is known, whose keys it prefetches.
                 if (last.end) attend_run<T>(p, layer, last, &next);
                 last = next;
             }
@@ -177,7 +193,9 @@ class Decoder {
         : layers(first_layer, first_layer + model.layers), activations(1, Sizes(model, tokens, threads)),
           scratch(threads, model, Sizes(model, tokens, threads)), cache(1, model, kv), indices(tokens), m(model),
           kv(kv), size(model, tokens, threads), threads(threads) {
+        // 0 means that the system grants the tiles, or that this processor has none.
         if (request_tiles()) throw std::runtime_error("the system does not give the AMX tiles");
+        // The padding of rows must be 0; later, only zeros are written there.
         activations.clear();
         scratch.clear();
         std::iota(indices.begin(), indices.end(), 0);
@@ -188,8 +206,9 @@ class Decoder {
     const int32_t* all_indices() const { return indices.data(); }
     void copy_block(int to, int from) { memcpy(block(to), block(from), cache->block_bytes); }
 
-    // All workers compute a part of each token; or each computes some sequences alone, without waiting for the others
-    // or reading what they write, but with all weights.
+    // Two ways to share a batch among the workers. Together, all workers compute a part of each token. Apart, each
+    // worker computes some of the sequences alone with all weights: it neither waits for the other workers nor reads
+    // what they write.
     Pass together(const Worker& w, const Batch& b) const { return {w, 0, b, activations[0], scratch[w.index]}; }
     Pass apart(const Worker& w, const Batch& b) const {
         const int first = w.first(b.count);
@@ -197,6 +216,7 @@ class Decoder {
         return {{0, 1, nullptr}, first, mine, activations->from(first, size), scratch[w.index]};
     }
 
+    // Writes the embedding of token i of a pass to `x`.
     void embed(const Pass& p, int i) {
         const int position = p.b.positions[i];
         const float* embedding = m.token_embedding + (size_t)p.b.tokens[i] * m.dim;
@@ -210,7 +230,7 @@ class Decoder {
         p.w.wait();
     }
 
-    // From the embeddings in `x` through all blocks.
+    // Computes all blocks of the model, from the embeddings in `x`, which become the output of the last block.
     void pass(const Pass& p) {
         const auto& [w, first, b, a, scratch] = p;
         const TileScratch& tiles = scratch.tiles;
@@ -227,7 +247,8 @@ class Decoder {
             h = normed(p, all_indices(), b.count, l.norm_2, l.norm_2_bias);
             if (m.activation == GATED_SILU) matmul(w, tiles, {a.gate, hidden, h, dim, b.count, &l.gate, false});
             matmul(w, tiles, {a.up, hidden, h, dim, b.count, &l.up, false});
-            const Range blocks = w.share(size.hidden / BLOCK);  // written by this worker itself
+            // `matmul` shares the outputs in the same way: this worker has computed these itself, and need not wait.
+            const Range blocks = w.share(size.hidden / BLOCK);
             for (int t = 0; t < b.count; t++)
                 activate(a.up + t * hidden, a.gate + t * hidden, blocks.first * BLOCK, blocks.end * BLOCK,
                          m.activation);
@@ -237,14 +258,14 @@ class Decoder {
         }
     }
 
-    // Logits of some tokens, to `logits` (count, .).
+    // Writes the logits of the tokens at indices `which` (count) to `logits` (count, padded vocab_size).
     void head(const Pass& p, const int32_t* which, int count) {
         const float* h = normed(p, which, count, m.norm, m.norm_bias);
         matmul(p.w, p.scratch.tiles, {p.a.logits, (size_t)size.vocab, h, (size_t)size.dim, count, &m.head, false});
         p.w.wait();
     }
 
-    // Stores the keys and values of a batch, and computes the logits of those of its tokens at indices `which` (count).
+    // Stores the keys and values of a batch, and computes the logits of its tokens at indices `which` (count).
     void forward(const Pass& p, const int32_t* which, int count) {
         embed(p);
         pass(p);

@@ -1,18 +1,20 @@
-// The C interface of the decoder, for gpt/native/decoding/decoder.py.
+// The C interface of the decoder, for gpt/native/decoding/decoder.py. d is a decoder, b a batch, p a pass, w a worker
+// and V the size of the vocabulary.
 #include "../api.h"
 #include "decoder.h"
 #include "sampling.h"
 #include <atomic>
 #include <exception>
 
+// Calls work with each worker of the decoder.
 template <class Work> static void run(Decoder& d, Work work) {
     parallel(d.threads, [&](const Worker& w) {
-        [[maybe_unused]] TileScope tiles;
+        [[maybe_unused]] TileScope tiles;  // configures the AMX tiles during the call
         work(w);
     });
 }
 
-// Samples from the logits of token i of a pass, which are overwritten.
+// Samples a token from row i of the logits of a pass, which is overwritten.
 static int sample_token(Decoder& d, const Pass& p, int i, const Sample& s) {
     const int V = d.m.vocab_size;
     if (s.logits) memcpy(s.logits, d.logits(p, i), V * sizeof(float));
@@ -22,7 +24,8 @@ static int sample_token(Decoder& d, const Pass& p, int i, const Sample& s) {
 GPT_FACTS(GPT_SIZE(Matrix), GPT_SIZE(Layer), GPT_SIZE(Model), GPT_SIZE(CacheOptions), GPT_SIZE(Batch),
           GPT_SIZE(Sampling), GPT_SIZE(Sample))
 
-// Returns null on failure; `error` (size) then says why.
+// Creates a decoder with room for `tokens` tokens in a pass. On failure it returns null and writes a message to
+// `error`, which has `size` bytes that are 0.
 GPT_API Decoder* gpt_decoder_create(const Model* model, const Layer* layers, const CacheOptions* kv, int tokens,
                                     int threads, char* error, int size) {
     try {
@@ -37,11 +40,11 @@ GPT_API Decoder* gpt_decoder_create(const Model* model, const Layer* layers, con
 
 GPT_API void gpt_decoder_free(Decoder* d) { delete d; }
 
-// Lets fewer threads than it was created with compute the next calls.
+// Sets how many threads compute the next calls, at most as many as the decoder was created with.
 GPT_API void gpt_decoder_use_threads(Decoder* d, int threads) { d->threads = std::min(threads, d->size.threads); }
 
-// Stores the keys and values of a batch, at most as many as the decoder has room for; returns the logits
-// (wanted, vocab_size) of the tokens at indices `which`.
+// Stores the keys and values of a batch, which has at most as many tokens as the decoder has room for. Writes the
+// logits (wanted, vocab_size) of the tokens at indices `which` (wanted).
 GPT_API void gpt_decoder_forward(Decoder* d, const Batch* b, int wanted, const int32_t* which, float* logits) {
     const size_t V = d->m.vocab_size;
     run(*d, [&](const Worker& w) {
@@ -52,10 +55,11 @@ GPT_API void gpt_decoder_forward(Decoder* d, const Batch* b, int wanted, const i
     });
 }
 
-// Samples `steps` tokens for each sequence of a batch into sampled (count, steps), feeding each back. The batch has the
-// newest token of each sequence, not stored yet, in `tokens` and `positions`; both are advanced. uniforms: (count,
-// steps). seen: (count, vocab_size), or null; kept up to date. logits: (steps, count, vocab_size), or null. The workers
-// share each token, or the sequences. Returns 0, or 1 + index + count * step if logits are not finite.
+// Samples `steps` tokens for each sequence of a batch into sampled (count, steps). The batch has the newest token of
+// each sequence, whose keys and values are not stored yet; each sampled token takes the place of the one before it. The
+// workers share each token, or with by_sequence the sequences. uniforms: (count, steps), random numbers in [0, 1).
+// seen: (count, vocab_size), where sampled tokens are set to 1, or null. logits: (steps, count, vocab_size), or null.
+// Returns 0, or 1 + row + count * step if the logits of a row are not finite.
 GPT_API int64_t gpt_decoder_generate(Decoder* d, const Batch* b, int by_sequence, int steps, const Sampling* sampling,
                                      const float* uniforms, uint8_t* seen, int32_t* sampled, float* logits) {
     const size_t V = d->m.vocab_size, count = b->count;
@@ -74,25 +78,25 @@ GPT_API int64_t gpt_decoder_generate(Decoder* d, const Batch* b, int by_sequence
                 float* copy = logits ? logits + (step * count + row) * V : nullptr;
                 const int token = sample_token(*d, p, i, {*sampling, uniforms[row * steps + step], row_seen, copy});
                 if (token < 0) {
-                    // Of several failures the first step counts, and in it the first row.
+                    // Of several failures the one in the first step is returned, and in that step the first row.
                     int64_t failure = 1 + row + count * step, before = failed;
                     while (failure < before && !failed.compare_exchange_weak(before, failure)) {}
                     continue;
                 }
                 sampled[row * steps + step] = p.b.tokens[i] = token;
                 if (row_seen) row_seen[token] = 1;
-                // The last token may lie outside of the window: nothing is computed from it.
+                // The last sampled token may lie outside of the window: no pass reads it.
                 if (++p.b.positions[i] < d->m.block_size) d->embed(p, i);
             }
             p.w.wait();
-            if (failed <= (int64_t)count * (step + 1)) break;  // in this step or before
+            if (failed <= (int64_t)count * (step + 1)) break;  // some row failed in this step or before
         }
     });
     return failed == INT64_MAX ? 0 : failed.load();
 }
 
-// Like forward, but samples a token after each of the tokens at indices `which`, each with its own parameters, into
-// sampled (wanted); -1 where logits are not finite.
+// Stores the keys and values of a batch, and samples a token after each of its tokens at indices `which` (wanted), each
+// with parameters of its own, into sampled (wanted). A token is -1 where the logits are not finite.
 GPT_API void gpt_decoder_step(Decoder* d, const Batch* b, int wanted, const int32_t* which, const Sample* samples,
                               int32_t* sampled) {
     run(*d, [&](const Worker& w) {
@@ -102,12 +106,12 @@ GPT_API void gpt_decoder_step(Decoder* d, const Batch* b, int wanted, const int3
     });
 }
 
-// Copies the physical blocks `from` (count) to `to` (count).
+// Copies the physical blocks `from` (count) to the blocks `to` (count).
 GPT_API void gpt_decoder_copy_blocks(Decoder* d, int count, const int32_t* to, const int32_t* from) {
     parallel(d->size.threads, [=](const Worker& w) {
         for (int i = w.first(count); i < w.end(count); i++) d->copy_block(to[i], from[i]);
     });
 }
 
-// Returns the bytes of a physical block.
+// Returns the size of a physical block.
 GPT_API int64_t gpt_decoder_block_bytes(const Decoder* d) { return (int64_t)d->block_bytes(); }

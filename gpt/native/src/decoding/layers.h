@@ -1,18 +1,18 @@
-// The operations between matmuls of a pass: activations, rotary positions. Rows of floats are padded to a multiple
-// of 64.
+// What a pass computes between matmuls: activations, norms of queries and keys, and rotary positions. Rows of floats
+// are padded to a multiple of 64.
 #pragma once
 #include "../ops/activations.h"
 #include "model.h"
 #include <cmath>
 
-// The approximation of GELU that GPT-2 has (Hendrycks and Gimpel, 2016); 0.79788456 is sqrt(2 / pi).
+// GELU as in GPT-2, approximated by tanh (Hendrycks and Gimpel, 2016); 0.79788456 is sqrt(2 / pi).
 struct TanhGelu {
     static simd::floats value(simd::floats x) {
         return 0.5f * x * (1.0f + simd::tanh(0.79788456f * (x + 0.044715f * x * x * x)));
     }
 };
 
-// y = activation(y) from first to before end; for GATED_SILU y *= silu(gate).
+// y = activation(y) for the elements [first, end); for GATED_SILU y *= silu(gate).
 inline void activate(float* y, const float* gate, int first, int end, int activation) {
     using namespace simd;
     const auto apply = [=](auto function) {
@@ -24,7 +24,8 @@ inline void activate(float* y, const float* gate, int first, int end, int activa
     else with_activation(activation, apply);
 }
 
-// The vector of a head, normed if there is a gain, rotated by its position (Su et al., 2021), and scaled; y may be x.
+// Writes the vector x of a head to y, which may be x: scaled, normalized by RMSNorm if there is a gain, and rotated by
+// its position (Su et al., 2021) if the model has rotary positions.
 inline void prepare_head(float* y, const float* x, const Model& m, const float* gain, int position, float scale) {
     const int D = m.head_dim, half = D / 2;
     float factor = scale;

@@ -1,5 +1,5 @@
-// Matmuls y = x m^T of a pass, with weights of every kind. Each element of the result is computed in the same steps,
-// whatever else is in the pass.
+// The matmuls y = x m^T of a pass, with weights of every kind. Each element of the result is computed in the same
+// steps, whatever the other rows of x are.
 #pragma once
 #include "../memory.h"
 #include "../parallel.h"
@@ -7,7 +7,8 @@
 #include <algorithm>
 #include <stdexcept>
 
-// y = x m^T, or y += x m^T. x: (rows, ldx), y: (rows, ldy).
+// y = x m^T, or y += x m^T if `add` is set. Each row of x (rows, inputs) begins ldx elements after the row before it,
+// and each row of y (rows, outputs) ldy elements.
 struct Operands {
     float* y;
     size_t ldy;
@@ -22,6 +23,7 @@ struct Operands {
 #ifdef GPT_TILES
 #include "matmul_amx.h"
 #else
+// Processors without AMX have no tiles to configure or to request.
 struct TileScope {};
 struct TileScratch {
     TileScratch(Arena&, int, int) {}
@@ -29,7 +31,7 @@ struct TileScratch {
 inline int request_tiles() { return 0; }
 #endif
 
-// Blocks of outputs are shared among the workers.
+// The workers share the blocks of outputs.
 inline void matmul(const Worker& w, [[maybe_unused]] const TileScratch& scratch, const Operands& o) {
 #ifdef GPT_TILES
     if (o.m->kind == INT8_TILES) return matmul_tiles(w, scratch, o);

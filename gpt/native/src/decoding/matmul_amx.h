@@ -1,7 +1,8 @@
-// Matmuls with 8-bit weights by the AMX tile unit (Intel, Instruction Set Extensions, chapter 3). A row of x becomes
-// 31-bit integers times a power of two, and each integer four digits in base 256, which are in four rows of a tile: the
-// integer matmul is then exact, in any order, and only the last step rounds. Elements within 2^-6 of the largest
-// magnitude of their row lose nothing, smaller ones at most 2^-31 of that magnitude: less than sums in float32 lose.
+// Matmuls with 8-bit weights by the AMX tile unit (Intel, Instruction Set Extensions, chapter 3). A row of x is written
+// as 31-bit integers times a power of two, and each integer as four digits in base 256, which are in four rows of a
+// tile. Matmuls of integers are exact in any order, so that only the last step rounds. Elements of at least 2^-6 of the
+// largest magnitude of their row lose nothing. Smaller ones lose at most 2^-31 of that magnitude: less than sums in
+// float32 lose.
 #pragma once
 #include "../amx.h"
 #include <cmath>
@@ -9,9 +10,10 @@
 static const int DIGITS = 4, TILE_ROWS = 16, TILE_INPUTS = 64, TILE_BYTES = TILE_ROWS * TILE_INPUTS;
 
 inline int padded_inputs(int inputs) { return round_up(inputs, TILE_INPUTS); }
+// How many rows of tiles the digits of some rows of x take.
 inline int tile_rows(int rows) { return round_up(rows * DIGITS, TILE_ROWS); }
 
-// Of one worker: the digits of some rows, and the value of a unit of each row's integers.
+// Temporary memory of one worker: the digits of all rows, and for each row what 1 in its integers stands for.
 struct TileScratch {
     int8_t* digits;
     float* units;
@@ -19,13 +21,14 @@ struct TileScratch {
         : digits(a.alloc<int8_t>((size_t)tile_rows(rows) * padded_inputs(inputs))), units(a.alloc<float>(rows)) {}
 };
 
-// Elements from k on of a row of `count`; zeros past its end.
+// The vector of elements from k on of a row of `count` elements; zeros after its end.
 inline floats load_partial(const float* x, int k, int count) {
     return simd::select(simd::lanes() < count - k, simd::load(x + k), floats{});
 }
 
-// Splits a row into digits: (inputs / 64, stride, 64), the first of them in the first of four adjacent rows. Returns
-// the value of a unit of the integers; NaN if an element is not finite. Rows have room up to a multiple of 64.
+// Splits a row of x into digits: (inputs / 64, stride, 64). The row has four adjacent rows of digits, the lowest digits
+// in the first. Returns what 1 in the integers stands for, or NaN if an element is not finite. Rows are padded to a
+// multiple of 64.
 inline float split_row(int8_t* digits, int stride, const float* x, int inputs) {
     using namespace simd;
     floats top = {}, invalid = {};
@@ -35,11 +38,12 @@ inline float split_row(int8_t* digits, int stride, const float* x, int inputs) {
         invalid = fma(v, floats{}, invalid);
     }
     int exponent;
-    std::frexp(reduce_max(top), &exponent);  // the largest is less than 2^exponent
-    exponent = std::max(exponent, -90);      // so that the factor is finite
+    std::frexp(reduce_max(top), &exponent);  // the largest magnitude is less than 2^exponent
+    exponent = std::max(exponent, -90);      // so that the factor below is finite
     const float factor = std::ldexp(1.0f, 30 - exponent);
-    // Adds 128 to each digit but the highest, which carries into the next where the digit is 128 or more, and takes it
-    // off again: bytes from 0 to 255 become digits from -128 to 127 of the same number.
+    // The bytes of an integer are from 0 to 255, but digits must be from -128 to 127. Adding 128 to each byte but the
+    // highest carries 1 into the next byte where the byte is 128 or more. Flipping the highest bit of these bytes then
+    // subtracts the 128 again.
     const int half = 0x00808080;
     for (int k = 0; k < padded_inputs(inputs); k += LANES) {
         const ints d = (round(load_partial(x, k, inputs) * factor) + half) ^ half;
@@ -49,7 +53,7 @@ inline float split_row(int8_t* digits, int stride, const float* x, int inputs) {
     return std::ldexp(1.0f, exponent - 30) + reduce_add(invalid);
 }
 
-// sums (16, 64) of 16 rows of digits and a block of weights.
+// Computes sums (16, 64): 16 rows of digits times a block of weights, over `steps` times 64 inputs.
 inline void matmul_digits(int32_t* sums, const int8_t* digits, int stride, const int8_t* weights, int steps) {
     zero_tiles();
     for (int s = 0; s < steps; s++, digits += (size_t)stride * TILE_INPUTS, weights += 4 * TILE_BYTES) {
@@ -64,7 +68,7 @@ inline void matmul_digits(int32_t* sums, const int8_t* digits, int stride, const
     store_tiles(sums, BLOCK * 4);
 }
 
-// Combines the sums of a row's four digits to a block of its result.
+// Combines the sums of the four digits of a row into a block of its result.
 inline void finish_row(const Operands& o, int row, int block, const int32_t* sums, float unit) {
     using namespace simd;
     const Matrix& m = *o.m;
@@ -82,8 +86,9 @@ inline void finish_row(const Operands& o, int row, int block, const int32_t* sum
     }
 }
 
-// Weights in tiles of 64 inputs for 16 outputs: (outputs / 64, inputs / 64, 4, 16, 16, 4), one scale for each output.
-// Every worker splits all rows itself, which takes less time than waiting for the others.
+// A matmul with INT8_TILES: weights (outputs / 64, inputs / 64, 4, 16, 16, 4) in tiles of 64 inputs for 16 outputs,
+// with one scale for each output. Every worker splits all rows itself, since waiting for the others would take more
+// time.
 inline void matmul_tiles(const Worker& w, const TileScratch& scratch, const Operands& o) {
     const Matrix& m = *o.m;
     const int stride = tile_rows(o.rows), steps = padded_inputs(m.inputs) / TILE_INPUTS;
@@ -93,6 +98,7 @@ inline void matmul_tiles(const Worker& w, const TileScratch& scratch, const Oper
     const Range blocks = w.share(round_up(m.outputs, BLOCK) / BLOCK);
     for (int block = blocks.first; block < blocks.end; block++) {
         const int8_t* weights = (const int8_t*)m.weights + (size_t)block * steps * 4 * TILE_BYTES;
+        // The digits of four rows fill a tile.
         for (int first = 0; first < o.rows; first += TILE_ROWS / DIGITS) {
             alignas(64) int32_t sums[TILE_ROWS * BLOCK];
             matmul_digits(sums, scratch.digits + (size_t)first * DIGITS * TILE_INPUTS, stride, weights, steps);

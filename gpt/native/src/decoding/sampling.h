@@ -1,4 +1,4 @@
-// Samples a token from logits, like gpt/generation/sampling.py.
+// Sampling a token from logits x, as gpt/generation/sampling.py does. p are the sampling parameters.
 #pragma once
 #include "../simd.h"
 #include "model.h"
@@ -7,14 +7,14 @@
 #include <cmath>
 #include <numeric>
 
-// x and y have room for whole vectors.
+// y = softmax(x); y may be x. Both have room for whole vectors.
 inline void softmax(float* y, const float* x, int count) {
     using namespace simd;
     const float top = *std::max_element(x, x + count);
     floats total = {};
     for (int i = 0; i < count; i += LANES) {
         const floats score = load(x + i) - top;
-        // simd::exp clamps its argument at -87, so that it does not reach 0 by itself.
+        // simd::exp clamps its argument at -87 and so never returns 0, but filtered tokens must have probability 0.
         const floats e = select(lanes() < count - i, select(score > -87.0f, simd::exp(score), floats{}), floats{});
         total += e;
         store(y + i, e);
@@ -23,7 +23,7 @@ inline void softmax(float* y, const float* x, int count) {
     for (int i = 0; i < count; i++) y[i] /= sum_of_all;
 }
 
-// Sets the logits of tokens that the filters drop to -inf. `ranks` and `order` are scratch.
+// Sets the logits of the tokens that the filters drop to -inf. `ranks` and `order` are temporary memory.
 inline void filter(float* x, int count, const Sampling& p, float* ranks, int32_t* order) {
     if (p.top_k > 0 && p.top_k < count) {
         std::copy(x, x + count, ranks);
@@ -36,10 +36,12 @@ inline void filter(float* x, int count, const Sampling& p, float* ranks, int32_t
         std::iota(order, order + count, 0);
         std::sort(order, order + count,
                   [&](int a, int b) { return ranks[a] > ranks[b] || (ranks[a] == ranks[b] && a < b); });
+        // A token stays if the tokens before it, which are more probable, do not reach top_p. The first always stays.
         double before = 0.0;
         for (int i = 0; i < count; before += ranks[order[i]], i++)
             if (before >= p.top_p && before > 0.0) x[order[i]] = -INFINITY;
     }
+    // Tokens stay if their probability is at least min_p times the largest one.
     if (p.min_p > 0.0f) {
         softmax(ranks, x, count);
         const float least = p.min_p * *std::max_element(ranks, ranks + count);
@@ -49,18 +51,20 @@ inline void filter(float* x, int count, const Sampling& p, float* ranks, int32_t
 
 inline bool is_finite(const float* x, int count) {
     float zero = 0.0f;
-    for (int i = 0; i < count; i++) zero += x[i] * 0.0f;  // 0, or NaN
+    for (int i = 0; i < count; i++) zero += x[i] * 0.0f;  // NaN if x[i] is not finite
     return zero == 0.0f;
 }
 
-// The repetition penalty (Keskar et al., 2019), clamped to finite floats: a penalty may be tiny.
+// Applies the repetition penalty (Keskar et al., 2019) to the tokens that were seen. Dividing by a tiny penalty would
+// give an infinite logit, so that logits are clamped.
 inline void penalize(float* x, int count, float penalty, const uint8_t* seen) {
     for (int i = 0; i < count; i++)
         if (seen[i]) x[i] = std::min(FLT_MAX, std::max(-FLT_MAX, x[i] > 0.0f ? x[i] / penalty : x[i] * penalty));
 }
 
-// Samples by inverse transform of `uniform` in [0, 1); returns the token, or -1 if a logit is not finite. `x` is
-// overwritten; seen: the tokens to penalize, or null.
+// Samples a token by inverse transform sampling: the first token at which the sum of probabilities exceeds `uniform`, a
+// random number in [0, 1). Returns the token, or -1 if a logit is not finite. x: the logits, which are overwritten.
+// seen: 1 for tokens to penalize, or null.
 inline int sample(float* x, int count, const Sampling& p, float uniform, const uint8_t* seen, float* ranks,
                   int32_t* order) {
     if (!is_finite(x, count)) return -1;
@@ -68,11 +72,12 @@ inline int sample(float* x, int count, const Sampling& p, float uniform, const u
     if (seen) penalize(x, count, p.penalty, seen);
     const float top = *std::max_element(x, x + count);
     if (p.temperature == 0.0f) return (int)(std::max_element(x, x + count) - x);
+    // The largest logit becomes 0, so that a tiny temperature makes none of them infinitely large.
     for (int i = 0; i < count; i++) x[i] = (x[i] - top) / p.temperature;
     filter(x, count, p, ranks, order);
     softmax(x, x, count);
-    // The probabilities add up to 1 but for rounding, by which the sum might not reach `uniform`: then the last that is
-    // possible is taken.
+    // Because of rounding the probabilities do not add up to exactly 1, and their sum may not exceed `uniform`. The
+    // last token with a probability is then returned.
     double total = 0.0, reached = 0.0;
     for (int i = 0; i < count; i++) total += x[i];
     int last = 0;
