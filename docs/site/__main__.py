@@ -1,4 +1,6 @@
-"""`python -m docs.site`: build the site in build/site, check a chapter, or write the notebooks."""
+"""`python -m docs.site`: build the site in build/site, check a chapter, or write the outputs of the
+chapters and the notebooks.
+"""
 
 import argparse
 import subprocess
@@ -8,10 +10,21 @@ from pathlib import Path
 
 import nbformat
 
+from docs.site import outputs
 from docs.site.build import build, execute_all
-from docs.site.chapters import CHAPTERS, NOTEBOOKS, ChapterError, execute, notebook, problems, read
+from docs.site.chapters import (
+    CHAPTERS,
+    NOTEBOOKS,
+    ChapterError,
+    code_cells,
+    execute,
+    notebook,
+    problems,
+    read,
+)
 from docs.site.lessons import LESSONS, execute_lesson
 from docs.site.pages import page
+from docs.site.photograph import NoBrowserError
 
 FOLDER = Path("build").absolute()
 
@@ -29,6 +42,25 @@ def check(paths: list[Path], output: Path | None) -> None:
         executed = execute(path, FOLDER / "book")
         if output:
             output.write_text(page(executed, path.stem), encoding="utf-8")
+
+
+def write_outputs(paths: list[Path]) -> None:
+    """Execute chapters one after another, write their outputs into them, and their notebooks.
+
+    Raises:
+        ChapterError: a cell failed; that chapter stays as it was.
+        NoBrowserError: no browser is there to take the pictures of pages.
+    """
+    for path in paths:
+        executed = execute(path, FOLDER / "book")
+        outputs.write(path, code_cells(executed.cells), FOLDER / "book" / path.stem)
+        write_notebook(path)
+        (path.parent / outputs.MACHINE).write_text(outputs.machine() + "\n", encoding="utf-8")
+
+
+def write_notebook(path: Path) -> None:
+    """Write the notebook of a chapter, with the outputs that the chapter keeps."""
+    nbformat.write(notebook(path), NOTEBOOKS / f"{path.stem}.ipynb")
 
 
 def execute_lessons() -> None:
@@ -49,6 +81,12 @@ def main() -> int:
     commands = parser.add_subparsers(required=True, dest="command")
     building = commands.add_parser("build", help="build the site")
     building.add_argument("--no-outputs", action="store_true", help="do not execute the chapters")
+    writing = commands.add_parser(
+        "outputs", help="execute chapters, and write their outputs into them and their notebooks"
+    )
+    writing.add_argument(
+        "chapters", type=Path, nargs="*", default=CHAPTERS, help="chapters; default: all"
+    )
     commands.add_parser("notebooks", help="write the notebooks of the chapters into notebooks/")
     commands.add_parser("lessons", help="execute the notebooks that are kept with their outputs")
     checking = commands.add_parser("check", help="execute chapters and say which cell fails")
@@ -66,12 +104,14 @@ def main() -> int:
             print(f"the site is {build(FOLDER, chapters) / 'index.html'}")
         elif options.command == "notebooks":
             for path in CHAPTERS:
-                nbformat.write(notebook(path), NOTEBOOKS / f"{path.stem}.ipynb")
+                write_notebook(path)
+        elif options.command == "outputs":
+            write_outputs(options.chapters)
         elif options.command == "lessons":
             execute_lessons()
         else:
             check(options.chapters, options.output)
-    except (ChapterError, subprocess.CalledProcessError) as error:
+    except (ChapterError, NoBrowserError, subprocess.CalledProcessError) as error:
         print(error, file=sys.stderr)
         return 2
     return 0

@@ -17,6 +17,8 @@ from nbclient.exceptions import CellExecutionError
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
+from docs.site.outputs import TIMED, kept_outputs, without_outputs
+
 ROOT = Path(__file__).resolve().parents[2]
 CHAPTERS = sorted((ROOT / "docs" / "book").glob("[0-9]_*.md"))
 NOTEBOOKS = ROOT / "notebooks"
@@ -39,13 +41,14 @@ _NOTEBOOK_LINKS = {
 }
 # Without this header, Jupytext takes the language that most blocks are written in.
 _HEADER = "---\njupyter:\n  jupytext:\n    main_language: python\n---\n\n"
-# A code host shows the Markdown of a chapter itself, and there this is what folds a solution.
-_FOLDED_SOLUTION = re.compile(
-    r"<details>\n<summary>Solution</summary>\n\n"
-    r"(```python tags=\[\"solution\"\]\n.*?\n```\n)\n</details>\n",
+# A code host shows the Markdown of a chapter itself, and there this is what folds a solution, and
+# the code of a picture.
+_FOLDED = re.compile(
+    r"<details>\n<summary>[^\n]*</summary>\n\n"
+    r"(```python tags=\[\"(?:solution|hide-input)\"[^\n]*\]\n.*?\n```\n)\n</details>\n",
     re.DOTALL,
 )
-_SOLUTION = '```python tags=["solution"]'
+_TO_FOLD = re.compile(r"^```python tags=\[\"(?:solution|hide-input)\"", re.MULTILINE)
 _DECIMAL = re.compile(r"(?<!Python )(?<![\w.])\d+\.\d+(?![.\w]*\w*\()")
 _CODE = re.compile(r"```.*?```|`[^`]*`|\]\([^)]*\)", re.DOTALL)
 
@@ -57,17 +60,24 @@ class ChapterError(Exception):
 def read(path: Path) -> NotebookNode:
     """Return a chapter as a notebook without outputs.
 
-    The HTML that folds a solution is left out, since pages and notebooks fold the cell themselves.
+    The HTML that folds a cell is left out, since pages and notebooks fold the cell themselves.
     """
-    text = _FOLDED_SOLUTION.sub(r"\1", path.read_text(encoding="utf-8"))
+    text = _FOLDED.sub(r"\1", without_outputs(path.read_text(encoding="utf-8")))
     notebook = jupytext.reads(_HEADER + text, fmt="md")
     for number, cell in enumerate(notebook.cells):
         cell.id = f"cell-{number}"  # jupytext's are random
     return notebook
 
 
+def code_cells(cells: list[NotebookNode]) -> list[NotebookNode]:
+    """Return the cells that hold code."""
+    return [cell for cell in cells if cell.cell_type == "code"]
+
+
 def tag(cell: NotebookNode) -> str:
-    """Return what a cell is for: "exercise", "solution", "check", "hide-input", or nothing."""
+    """Return what a cell is for: "exercise", "solution", "check", "hide-input", "timed", or
+    nothing.
+    """
     return next(iter(cell.metadata.get("tags", [])), "")
 
 
@@ -82,12 +92,12 @@ def problems(path: Path) -> Iterator[str]:
         yield f"{path}: not one title"
     if LAST not in [line for cell in prose for line in cell.source.splitlines()]:
         yield f"{path}: no section {LAST!r}"
-    text = path.read_text(encoding="utf-8")
-    if len(_FOLDED_SOLUTION.findall(text)) != text.count(_SOLUTION):
-        yield f"{path}: a solution that is not folded by <details>"
+    text = without_outputs(path.read_text(encoding="utf-8"))
+    if len(_FOLDED.findall(text)) != len(_TO_FOLD.findall(text)):
+        yield f"{path}: a solution, or the code of a picture, that is not folded by <details>"
     tags = [tag(cell) for cell in cells]
     for number, name in enumerate(tags):
-        if name not in {"", "hide-input", *EXERCISE}:
+        if name not in {"", "hide-input", TIMED, *EXERCISE}:
             yield f"{_place(path, cells[number])}: unknown tag {name!r}"
         start = number - EXERCISE.index(name) if name in EXERCISE else number
         if name in EXERCISE and tags[max(start, 0) : start + 3] != EXERCISE:
@@ -138,15 +148,21 @@ def execute(path: Path, folder: Path) -> NotebookNode:
 
 
 def kernel_environment() -> dict[str, str]:
-    """Return what a kernel sees: this checkout, its `gpt`, no network, one core, since chapters run
-    side by side.
+    """Return what a kernel sees: this checkout, its `gpt`, no network, no GPU, on which numbers
+    would differ, and one core, since chapters run side by side.
     """
     first = {"PYTHONPATH": ROOT, "PATH": Path(sys.executable).parent}
     joined = {
         name: os.pathsep.join([str(value), os.environ.get(name, "")])
         for name, value in first.items()
     }
-    return {**os.environ, **joined, "GPT_OFFLINE": "1", "OMP_NUM_THREADS": "1", "COLUMNS": "80"}
+    settings = {
+        "GPT_OFFLINE": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "OMP_NUM_THREADS": "1",
+        "COLUMNS": "80",
+    }
+    return {**os.environ, **joined, **settings}
 
 
 def _run(client: NotebookClient, path: Path, number: int) -> None:
@@ -179,10 +195,15 @@ def plain(error: CellExecutionError) -> str:
 
 
 def notebook(path: Path) -> NotebookNode:
-    """Return the notebook of a chapter: first what installs the package, no outputs, the solutions
-    folded.
+    """Return the notebook of a chapter, with the outputs that the chapter keeps: first what
+    installs the package, the solutions folded.
+
+    The cells of an exercise have no outputs, since it is not solved in the notebook.
     """
     cells = read(path).cells
+    for cell, outputs in zip(code_cells(cells), kept_outputs(path), strict=True):
+        if tag(cell) not in EXERCISE:
+            cell.outputs = outputs
     address = REPOSITORY and f"git+https://github.com/{REPOSITORY}"
     cells.insert(1, new_code_cell(INSTALL.format(address), id="install"))
     for number, cell in enumerate(cells):

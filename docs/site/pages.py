@@ -8,8 +8,8 @@ from nbformat import NotebookNode
 
 from docs.site import chapters
 from docs.site.chapters import tag
+from docs.site.outputs import DRAWN, prints_source, text_of
 
-_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _FRAMED = re.compile(r'srcdoc="[^"]*"')
 _BLANK_LINES = re.compile(r"\n\s*\n")
 
@@ -49,10 +49,8 @@ def _outputs(cell: NotebookNode, name: str) -> list[str]:
     leaves alone.
     """
     outputs = cell.get("outputs", [])
-    if "inspect.getsource(" in cell.source and all(
-        output.get("name") == "stdout" for output in outputs
-    ):
-        source = textwrap.dedent("".join(output.text for output in outputs)).rstrip()
+    if prints_source(cell):
+        source = textwrap.dedent("".join(map(text_of, outputs))).rstrip()
         return [f"````{{.python .printed}}\n{source}\n````"]
     found = [_output(output) for output in outputs]
     found = [text.replace('="shown/', f'="{name}/') for text in found if text]
@@ -62,7 +60,7 @@ def _outputs(cell: NotebookNode, name: str) -> list[str]:
 def _output(output: NotebookNode) -> str:
     """Return one output as HTML: the richest form that it has."""
     if output.output_type == "stream":
-        return _text(output.text)
+        return _text(output)
     data = output.data
     for kind in ("text/html", "image/svg+xml"):
         if (
@@ -71,17 +69,11 @@ def _output(output: NotebookNode) -> str:
             kept = _FRAMED.sub(lambda page: page[0].replace("\n", "&#10;"), data[kind])
             return _BLANK_LINES.sub("\n", kept)
     if "image/png" in data:
-        return (
-            '<img alt="What the code above draws" '
-            f'src="data:image/png;base64,{data["image/png"].strip()}">'
-        )
-    return _text(data.get("text/plain", ""))
+        return f'<img alt="{DRAWN}" src="data:image/png;base64,{data["image/png"].strip()}">'
+    return _text(output)
 
 
-def _text(text: str) -> str:
-    """Return printed text as HTML: of a line that was written over, as by a progress bar, what was
-    there at last.
-    """
-    lines = [line.rstrip("\r").rpartition("\r")[2] for line in _ESCAPES.sub("", text).split("\n")]
-    escaped = html.escape("\n".join(lines).strip("\n")).replace("\n", "&#10;")
+def _text(output: NotebookNode) -> str:
+    """Return the text of an output as HTML."""
+    escaped = html.escape(text_of(output)).replace("\n", "&#10;")
     return f'<pre tabindex="0">{escaped}</pre>' if escaped else ""
