@@ -3,6 +3,7 @@ chapters and the notebooks.
 """
 
 import argparse
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -11,7 +12,7 @@ from pathlib import Path
 import nbformat
 
 from docs.site import outputs
-from docs.site.build import build, execute_all
+from docs.site.build import build, execute_all, sharing_a_run
 from docs.site.chapters import (
     CHAPTERS,
     NOTEBOOKS,
@@ -47,13 +48,20 @@ def check(paths: list[Path], output: Path | None) -> None:
 def write_outputs(paths: list[Path]) -> None:
     """Execute chapters one after another, write their outputs into them, and their notebooks.
 
+    They are executed in a fresh folder: what a training prints depends on the runs that are there.
+
     Raises:
         ChapterError: a cell failed; that chapter stays as it was.
         NoBrowserError: no browser is there to take the pictures of pages.
     """
+    work = FOLDER / "outputs"
+    shutil.rmtree(work, ignore_errors=True)
+    training, *others = sharing_a_run(CHAPTERS)
+    if training not in paths and set(others) & set(paths):
+        execute(training, work)  # for its run
     for path in paths:
-        executed = execute(path, FOLDER / "book")
-        outputs.write(path, code_cells(executed.cells), FOLDER / "book" / path.stem)
+        executed = execute(path, work)
+        outputs.write(path, code_cells(executed.cells), work / path.stem)
         write_notebook(path)
         (path.parent / outputs.MACHINE).write_text(outputs.machine() + "\n", encoding="utf-8")
 
@@ -106,7 +114,7 @@ def main() -> int:
             for path in CHAPTERS:
                 write_notebook(path)
         elif options.command == "outputs":
-            write_outputs(options.chapters)
+            write_outputs([path.absolute() for path in options.chapters])
         elif options.command == "lessons":
             execute_lessons()
         else:

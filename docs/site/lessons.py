@@ -11,6 +11,7 @@ from nbclient.exceptions import CellExecutionError
 from nbformat import NotebookNode
 
 from docs.site.chapters import NOTEBOOKS, ChapterError, kernel_environment, plain
+from docs.site.outputs import SLOW_LINES
 
 LESSONS = [NOTEBOOKS / f"{name}.ipynb" for name in ("names", "answers")]
 """In the order in which they are to be read."""
@@ -18,8 +19,6 @@ CELL_TIMEOUT = 600
 """Seconds that a cell may take. One that trains takes 20 on two idle cores."""
 _SECONDS = re.compile(r"<span>[\d:?]+</span>")
 """The time that the curve of a training shows."""
-_SLOW = re.compile(r"^(step \d+: evaluating|writing [\d,]+ samples|answering questions)\n", re.M)
-"""Lines of a report that appear where the computer is slow, or busy."""
 
 
 def execute_lesson(path: Path, folder: Path) -> NotebookNode:
@@ -54,6 +53,6 @@ def execute_lesson(path: Path, folder: Path) -> NotebookNode:
 def _remove_times(output: NotebookNode) -> None:
     """Remove from an output what depends on how long the cell took."""
     if output.output_type == "stream":
-        output.text = _SLOW.sub("", output.text)
+        output.text = SLOW_LINES.sub("", output.text)
     elif "text/html" in output.get("data", {}):
         output.data["text/html"] = _SECONDS.sub("", output.data["text/html"])

@@ -47,8 +47,9 @@ _PART = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-_SLOW = re.compile(
-    r"^(step \d+: evaluating|writing [\d,]+ samples|answering questions)\n", re.MULTILINE
+SLOW_LINES = re.compile(
+    r"^(loading torch|step \d+: evaluating|writing [\d,]+ samples|answering questions)\n",
+    re.MULTILINE,
 )
 """Lines of a report that appear where the computer is slow, or busy."""
 _NUMBER = re.compile(r"\d[\d,.:]*")
@@ -171,7 +172,7 @@ def text_of(output: NotebookNode) -> str:
     text = output.text if is_stream else output.data.get("text/plain", "")
     lines = _ESCAPES.sub("", text).split("\n")
     last_written = [line.rstrip("\r").rpartition("\r")[2].rstrip() for line in lines]
-    return _SLOW.sub("", "\n".join(last_written)).strip("\n")
+    return SLOW_LINES.sub("", "\n".join(last_written)).strip("\n")
 
 
 def _block_of_text(text: str, is_source: bool) -> str:
