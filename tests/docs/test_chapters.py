@@ -11,7 +11,17 @@ import pytest
 from nbclient import NotebookClient
 
 from docs.site import chapters
-from docs.site.chapters import CHAPTERS, NOTEBOOKS, ChapterError, execute, notebook, problems, read
+from docs.site.chapters import (
+    CHAPTERS,
+    NOTEBOOKS,
+    ChapterError,
+    code_cells,
+    execute,
+    notebook,
+    problems,
+    read,
+    tag,
+)
 from docs.site.lessons import LESSONS, execute_lesson
 from docs.site.pages import page
 
@@ -51,7 +61,7 @@ def test_chapters_are_built_alike_and_what_is_not_is_found(tmp_path: Path) -> No
         (EXERCISE.format("pass").replace("solution", "answer"), "unknown tag 'answer'"),
         (
             EXERCISE.format("pass").replace("</details>\n", ""),
-            "a solution that is not folded by <details>",
+            "a solution, or the code of a picture, that is not folded by <details>",
         ),
         (
             EXERCISE.format("pass").rpartition("\n\n")[0],
@@ -89,14 +99,27 @@ def test_check_fails_after_the_stub_and_names_the_failing_cell(tmp_path: Path) -
         execute(path, tmp_path)
 
 
-def test_notebooks_are_those_of_the_chapters_without_outputs() -> None:
+def test_notebooks_are_those_of_the_chapters_with_their_outputs() -> None:
     kept = {path.stem: nbformat.read(path, as_version=4) for path in NOTEBOOKS.glob("*.ipynb")}
-    assert sorted(name for name in kept if name[0].isdigit()) == [path.stem for path in CHAPTERS]
+    names = [path.stem for path in CHAPTERS]
+    assert sorted(name for name in kept if name[0].isdigit()) == names
     for path in CHAPTERS:
-        assert kept[path.stem] == notebook(path), f"{path.name} has changed: run make site"
+        message = f"{path.name} has changed: run python -m docs.site notebooks"
+        assert kept[path.stem] == notebook(path), message
     lessons = {path.stem for path in LESSONS}
-    cells = [cell for name, each in kept.items() if name not in lessons for cell in each.cells]
-    assert not any(cell.get("outputs") or cell.get("execution_count") for cell in cells)
+    others = [each for name, each in kept.items() if name not in {*lessons, *names}]
+    cells = [cell for each in others for cell in code_cells(each.cells)]
+    assert not any(cell.outputs or cell.execution_count for cell in cells)
+
+
+def test_notebook_has_outputs_but_not_those_of_its_exercises() -> None:
+    first = notebook(CHAPTERS[0])
+    exercises = [cell for cell in code_cells(first.cells) if tag(cell) in chapters.EXERCISE]
+    assert len(exercises) == 6  # the solutions are text
+    assert not any(cell.outputs for cell in exercises)
+    outputs = [output for cell in code_cells(first.cells) for output in cell.outputs]
+    assert outputs[0].text.startswith("465,048 characters")
+    assert sum("image/png" in output.get("data", {}) for output in outputs) == 3
 
 
 def test_chapter_opens_in_colab_if_the_repository_has_an_address(
