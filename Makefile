@@ -6,7 +6,7 @@ EXTRAS ?=
 TORCH ?= $(shell cat .venv/torch 2> /dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo train sample serve tensorboard test test-all test-site browser drills interop mutants test-native lint lint-python lint-cpp lint-web format web schema site bench cuda wheels clean
+.PHONY: help setup demo train sample serve tensorboard test test-all test-site browser drills interop mutants test-native lint lint-python lint-cpp lint-web format web schema book site bench cuda wheels clean
 .NOTPARALLEL: # two pips at once would break .venv
 
 help: ## list the targets
@@ -132,6 +132,9 @@ web: ## check the JavaScript and CSS of gpt/extras/web, and bundle them into gpt
 
 schema: setup ## regenerate configs/schema.json, for editors
 	$(BIN)/python scripts/train.py --print-schema > configs/schema.json
+
+book: setup .venv/with-site ## execute the chapters of docs/book, and write what they print and draw into them and their notebooks (needs Chromium)
+	$(BIN)/python -m docs.site outputs
 
 site: setup .venv/with-site ## build build/site/index.html: the book, executed, the guides and the references; works offline
 	$(BIN)/python -m docs.site notebooks
