@@ -32,7 +32,7 @@ PICTURES = "pictures"
 MACHINE = "executed_on.txt"
 """The file beside the chapters that names the kind of machine that their outputs come from."""
 DRAWN = "What the code above draws"
-"""The text in place of a picture."""
+"""The text in place of a picture that has no name."""
 TIMED = "timed"
 """The tag of a block whose output depends on time."""
 _OUTPUT = r"\n\n<!-- output(?P<timed>, timed)? -->\n(?P<shown>.*?)\n<!-- /output -->"
@@ -43,7 +43,7 @@ _BLOCK = (
 )
 _WITH_OUTPUT = re.compile(f"(?P<block>{_BLOCK})(?:{_OUTPUT})?", re.DOTALL | re.MULTILINE)
 _PART = re.compile(
-    r"^(?P<fence>`{3,})\w+\n(?P<text>.*?)\n(?P=fence)$|!\[[^]]*\]\((?P<picture>[^)]+)\)",
+    r"^(?P<fence>`{3,})\w+\n(?P<text>.*?)\n(?P=fence)$|!\[(?P<name>[^]]*)\]\((?P<picture>[^)]+)\)",
     re.DOTALL | re.MULTILINE,
 )
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -57,6 +57,7 @@ _SVG = re.compile(
     r"<svg (?P<view>viewBox=\"0 0 (?P<width>\d+) (?P<height>\d+)\").*?</svg>", re.DOTALL
 )
 _SVG_STYLE = re.compile(r" style=\"[^\"]*\"", re.DOTALL)
+_NAME = re.compile(r" (?:aria-label|title)=\"(?P<name>[^\"]+)\"")
 _FRAMED_PAGE = re.compile(r"<iframe srcdoc=\"(?P<page>[^\"]*)\"")
 _FRAMED_FILE = re.compile(r"<iframe[^>]*\ssrc=\"(?P<file>[^\"]*)\"")
 _GRAY = "#888888"
@@ -101,14 +102,11 @@ def with_outputs(text: str, cells: Sequence[NotebookNode], name: str) -> tuple[s
                 ending = "svg" if _is_curve(output) else "png"
                 picture = Picture(f"{name}-{len(pictures) + 1}.{ending}", output.data)
                 pictures.append(picture)
-                shown.append(f"![{DRAWN}]({PICTURES}/{picture.name})")
+                shown.append(f"![{_description(output)}]({PICTURES}/{picture.name})")
             elif text_of(output):
                 shown.append(_block_of_text(text_of(output), prints_source(cell)))
         if shown:
-            is_timed = TIMED in cell.metadata.get("tags", [])
-            mark = f"output, {TIMED}" if is_timed else "output"
-            joined = "\n\n".join(shown)
-            parts.append(f"\n\n<!-- {mark} -->\n{joined}\n<!-- /output -->")
+            parts.append(_between_comments(shown, TIMED in cell.metadata.get("tags", [])))
     parts.append(text[end:])
     return "".join(parts), pictures
 
@@ -128,7 +126,7 @@ def kept_outputs(path: Path) -> Iterator[list[NotebookNode]]:
             if part["picture"] is None:
                 found.append(new_output("stream", name="stdout", text=part["text"] + "\n"))
             else:
-                found.append(_kept_picture(path.parent / part["picture"]))
+                found.append(_kept_picture(path.parent / part["picture"], part["name"]))
         yield found
 
 
@@ -175,6 +173,13 @@ def text_of(output: NotebookNode) -> str:
     return SLOW_LINES.sub("", "\n".join(last_written)).strip("\n")
 
 
+def _between_comments(shown: Sequence[str], is_timed: bool) -> str:
+    """Return what a block of code printed and drew, as it stands below the block."""
+    mark = f"output, {TIMED}" if is_timed else "output"
+    joined = "\n\n".join(shown)
+    return f"\n\n<!-- {mark} -->\n{joined}\n<!-- /output -->"
+
+
 def _block_of_text(text: str, is_source: bool) -> str:
     """Return a text as a fenced block; of source, ruff is told that it is not to be formatted."""
     longest = max((len(found) for found in re.findall("`{3,}", text)), default=2)
@@ -194,6 +199,12 @@ def _is_curve(output: NotebookNode) -> bool:
     """Return whether an output has the curves of a training, which are SVG within HTML."""
     page = output.get("data", {}).get("text/html", "")
     return _SVG.search(page) is not None and "<iframe" not in page
+
+
+def _description(output: NotebookNode) -> str:
+    """Return the text in place of a picture, for who does not see it."""
+    named = _NAME.search(output.data.get("text/html", ""))
+    return DRAWN if named is None else html.unescape(named["name"])
 
 
 def _content(picture: Picture, place: Path) -> bytes:
@@ -225,9 +236,9 @@ def _standing_alone(page: str) -> str:
     return drawing.replace("<svg", f"<svg {attributes}", 1) + "\n"
 
 
-def _kept_picture(path: Path) -> NotebookNode:
+def _kept_picture(path: Path, name: str) -> NotebookNode:
     """Return a kept picture as the output of a notebook."""
-    data = {"text/plain": DRAWN}
+    data = {"text/plain": name}
     if path.suffix == ".svg":
         data["image/svg+xml"] = path.read_text(encoding="utf-8")
     else:
