@@ -30,6 +30,20 @@ from docs.site.photograph import NoBrowserError
 FOLDER = Path("build").absolute()
 
 
+def refuse_problems(paths: list[Path]) -> None:
+    """Find out without executing them whether chapters are built as chapters are.
+
+    Raises:
+        ChapterError: what is wrong, a line each.
+    """
+    found = [f"{path}: no such file" for path in paths if not path.is_file()]
+    if not found:
+        for path in paths:
+            found += problems(path)
+    if found:
+        raise ChapterError("\n".join(found))
+
+
 def check(paths: list[Path], output: Path | None) -> None:
     """Check and execute chapters, in folders whose runs are kept between calls; write the page if
     asked to.
@@ -37,8 +51,7 @@ def check(paths: list[Path], output: Path | None) -> None:
     Raises:
         ChapterError: what is wrong, a line each.
     """
-    if found := [problem for path in paths for problem in problems(path)]:
-        raise ChapterError("\n".join(found))
+    refuse_problems(paths)
     for path in paths:
         executed = execute(path, FOLDER / "book")
         if output:
@@ -51,9 +64,10 @@ def write_outputs(paths: list[Path]) -> None:
     They are executed in a fresh folder: what a training prints depends on the runs that are there.
 
     Raises:
-        ChapterError: a cell failed; that chapter stays as it was.
+        ChapterError: a chapter has problems, or a cell failed; that chapter stays as it was.
         NoBrowserError: no browser is there to take the pictures of pages.
     """
+    refuse_problems(paths)
     work = FOLDER / "outputs"
     shutil.rmtree(work, ignore_errors=True)
     training, *others = sharing_a_run(CHAPTERS)

@@ -36,6 +36,7 @@ DRAWN = "What the code above draws"
 TIMED = "timed"
 """The tag of a block whose output depends on time."""
 _OUTPUT = r"\n\n<!-- output(?P<timed>, timed)? -->\n(?P<shown>.*?)\n<!-- /output -->"
+# A block of code; the HTML that folds it belongs to it, so that its output is not folded.
 _BLOCK = (
     r"(?:^<details>\n<summary>[^\n]*</summary>\n\n)?"
     r"^```(?:python|sh)\b[^\n]*\n.*?^```$"
@@ -53,9 +54,7 @@ SLOW_LINES = re.compile(
 )
 """Lines of a report that appear where the computer is slow, or busy."""
 _NUMBER = re.compile(r"\d[\d,.:]*")
-_SVG = re.compile(
-    r"<svg (?P<view>viewBox=\"0 0 (?P<width>\d+) (?P<height>\d+)\").*?</svg>", re.DOTALL
-)
+_SVG = re.compile(r"<svg viewBox=\"0 0 (?P<width>\d+) (?P<height>\d+)\".*?</svg>", re.DOTALL)
 _SVG_STYLE = re.compile(r" style=\"[^\"]*\"", re.DOTALL)
 _NAME = re.compile(r" (?:aria-label|title)=\"(?P<name>[^\"]+)\"")
 _FRAMED_PAGE = re.compile(r"<iframe srcdoc=\"(?P<page>[^\"]*)\"")

@@ -9,7 +9,16 @@ from nbformat import NotebookNode
 from PIL import Image
 
 from docs.site import outputs
-from docs.site.chapters import CHAPTERS, code_cells, execute, notebook, problems, read
+from docs.site.__main__ import refuse_problems
+from docs.site.chapters import (
+    CHAPTERS,
+    ChapterError,
+    code_cells,
+    execute,
+    notebook,
+    problems,
+    read,
+)
 from docs.site.outputs import comparable, kept_outputs, with_outputs, without_outputs
 from docs.site.photograph import NoBrowserError, photograph
 from programs import find_browser
@@ -141,6 +150,11 @@ def test_progress_and_fences_in_a_text_do_not_break_its_block() -> None:
     text, _ = with_outputs(SAMPLE, printing(printed, "", "", ""), "1_sample")
     assert "<!-- output -->\n````text\n100%\n```\n````\n<!-- /output -->" in text
     assert without_outputs(text) == SAMPLE
+
+
+def test_file_that_is_no_chapter_is_refused_in_a_line(tmp_path: Path) -> None:
+    with pytest.raises(ChapterError, match=r"2_none\.md: no such file"):
+        refuse_problems([tmp_path / "2_none.md"])
 
 
 @pytest.mark.browser
