@@ -162,14 +162,20 @@ def prints_source(cell: NotebookNode) -> bool:
 
 
 def text_of(output: NotebookNode) -> str:
-    """Return an output as text: of a line that was written over, as by a progress bar, what was
-    there at last.
-    """
+    """Return an output as text, without colors and without lines that depend on the time."""
     is_stream = output.output_type == "stream"
     text = output.text if is_stream else output.data.get("text/plain", "")
     lines = _ESCAPES.sub("", text).split("\n")
-    last_written = [line.rstrip("\r").rpartition("\r")[2].rstrip() for line in lines]
+    last_written = [_last_written(line) for line in lines]
     return SLOW_LINES.sub("", "\n".join(last_written)).strip("\n")
+
+
+def _last_written(line: str) -> str:
+    """Return what a terminal shows of a line at last: a progress bar writes over its line again and
+    again, and goes back to the beginning by a carriage return.
+    """
+    writings = line.rstrip("\r").split("\r")
+    return writings[-1].rstrip()
 
 
 def _between_comments(shown: Sequence[str], is_timed: bool) -> str:
@@ -181,6 +187,7 @@ def _between_comments(shown: Sequence[str], is_timed: bool) -> str:
 
 def _block_of_text(text: str, is_source: bool) -> str:
     """Return a text as a fenced block; of source, ruff is told that it is not to be formatted."""
+    # A fence of more backticks than any in the text cannot be ended by the text.
     longest = max((len(found) for found in re.findall("`{3,}", text)), default=2)
     fence = "`" * (longest + 1)
     if is_source:
@@ -222,17 +229,19 @@ def _content(picture: Picture, place: Path) -> bytes:
 
 
 def _standing_alone(page: str) -> str:
-    """Return the SVG of a page as a file: with its size, and colors that do not come from the
-    page.
+    """Return the SVG of a page as a file, with a size, a color and a font of its own: a file does
+    not get them from the page around it.
     """
     found = _SVG.search(page)
     assert found is not None, page
-    drawing = _SVG_STYLE.sub("", found[0], count=1)
     attributes = (
         f'xmlns="http://www.w3.org/2000/svg" width="{found["width"]}" height="{found["height"]}" '
         f'color="{_GRAY}" font-family="sans-serif" font-size="12"'
     )
-    return drawing.replace("<svg", f"<svg {attributes}", 1) + "\n"
+    # The first style is that of the whole picture, and makes it as wide as the page.
+    drawing = _SVG_STYLE.sub("", found[0], count=1)
+    inside = drawing.removeprefix("<svg")
+    return f"<svg {attributes}{inside}\n"
 
 
 def _kept_picture(path: Path, name: str) -> NotebookNode:

@@ -24,15 +24,26 @@ class NoBrowserError(Exception):
     """No browser is installed that could take a picture."""
 
 
+def find_browser() -> str:
+    """Return the path of Chromium or Chrome.
+
+    Raises:
+        NoBrowserError: there is none.
+    """
+    for name in BROWSERS:
+        path = shutil.which(name)
+        if path is not None:
+            return path
+    raise NoBrowserError("pictures of pages need Chromium: make browser")
+
+
 def photograph(page: str) -> bytes:
     """Return a PNG of a page of HTML.
 
     Raises:
         NoBrowserError: there is no Chromium.
     """
-    programs = [program for name in BROWSERS if (program := shutil.which(name)) is not None]
-    if not programs:
-        raise NoBrowserError("pictures of pages need Chromium: make browser")
+    browser = find_browser()
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "page.html"
         target = Path(folder) / "page.png"
@@ -47,13 +58,14 @@ def photograph(page: str) -> bytes:
             f"--window-size={WIDTH},{HEIGHT}",
             f"--screenshot={target}",
         )
-        command = [programs[0], *options, source.as_uri()]
+        command = [browser, *options, source.as_uri()]
         subprocess.run(command, check=True, capture_output=True, timeout=120)
         return _cut(Image.open(target).convert("RGB"))
 
 
 def _cut(picture: Image.Image) -> bytes:
     """Return a picture as PNG of few colors, without the empty space below."""
+    # A page ends where everything below has the color of the window's last corner.
     corner = picture.getpixel((picture.width - 1, picture.height - 1))
     background = Image.new("RGB", picture.size, corner)
     box = ImageChops.difference(picture, background).getbbox()
