@@ -102,6 +102,7 @@ def _write_html(given_weights: str | None, loaded: "Loaded", staged: Path) -> li
     from gpt.checkpoint import RunFolder
     from gpt.extras.export.html import PageWords, learning_of, not_in_page, render_model_page
     from gpt.extras.inspection.example import example_of
+    from gpt.extras.inspection.validation_examples import validation_examples
     from gpt.extras.inspection.views.tokens import kind_of
 
     weights = given_weights or "fp16"
@@ -123,7 +124,7 @@ def _write_html(given_weights: str | None, loaded: "Loaded", staged: Path) -> li
         loaded.tokenizer,
         weights,
         sample,
-        PageWords(title, note, example_of(loaded)),
+        PageWords(title, note, example_of(loaded), validation_examples(loaded)),
         learning=learning_of(run, loaded.config, last_step),
     )
     # An export has the same bytes on every system, so not the line ends of Windows.

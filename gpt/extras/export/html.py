@@ -4,7 +4,7 @@ The page holds weights, tokenizer and code, and needs no other file.
 """
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,11 +61,13 @@ class PageWords:
         note: what stands below the heading.
         example: a text that fits the window; the views show it first, and writing starts from its
             first words.
+        examples: texts that a reader can choose in place of it.
     """
 
     title: str
     note: str
     example: str = ""
+    examples: Sequence[str] = ()
 
 
 def render_model_page(
@@ -110,6 +112,7 @@ def render_model_page(
             "token": kind_of(tokenizer),
             "vocab_size": tokenizer.vocab_size,
             "example": words.example,
+            "examples": list(words.examples),
             "marks": marks,
             "longest_item": params.max_new_tokens,
             "sample": {name: getattr(params, name) for name in ("temperature", *FILTERS)},

@@ -34,6 +34,7 @@ class Served:
         num_users: number of requests that use it now.
         last_used: when the last of these began, by the monotonic clock.
         example: a line or so that it has written; None until it is asked for.
+        examples: short texts of its validation split; None until they are asked for.
     """
 
     loaded: Loaded
@@ -42,6 +43,7 @@ class Served:
     num_users: int = 0
     last_used: float = field(default_factory=time.monotonic)
     example: str | None = None
+    examples: list[str] | None = None
 
 
 class Models:

@@ -53,6 +53,7 @@ def test_model_is_described_and_its_example_found_once(
         "characters": tokenizer.itos,
         "marks": {"kind": "text", "begin": None, "ends": [], "answer": "", "turn": ""},
         "longest_item": 500,
+        "examples": [],  # its corpus is gone
         "sample": {"temperature": 0.8, "top_k": 0, "top_p": 1.0, "min_p": 0.0},
     }
     of_bytes = byte_server.post("/api/models/first").json()

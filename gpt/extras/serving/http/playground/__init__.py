@@ -16,6 +16,7 @@ from gpt.config import SampleConfig
 from gpt.config.filters import FILTERS
 from gpt.extras.accounting.parameters import count_parameters
 from gpt.extras.inspection.example import example_of
+from gpt.extras.inspection.validation_examples import validation_examples
 from gpt.extras.inspection.views.tokens import kind_of
 from gpt.extras.serving.http.playground.generate import add_generate
 from gpt.extras.serving.http.playground.inspection import add_inspection
@@ -65,13 +66,17 @@ def _add_model_info(app: FastAPI, services: Services) -> None:
     async def describe(name: str) -> dict[str, Any]:
         """Describe a model, and load it.
 
-        `example` is a line or so that it has written, if it can write.
+        `example` is a line or so that it has written, if it can write, and `examples` are short
+        texts of its validation split.
         """
         async with services.models.use(name) as served:
             loaded = served.loaded
             if served.example is None:  # written once, then kept with the model
                 loop = asyncio.get_running_loop()
                 served.example = await loop.run_in_executor(services.executor, example_of, loaded)
+                served.examples = await loop.run_in_executor(
+                    services.executor, validation_examples, loaded
+                )
             config = loaded.model.config
             sample = loaded.config.sample
             return {
@@ -88,6 +93,7 @@ def _add_model_info(app: FastAPI, services: Services) -> None:
                 "longest_item": min(sample.max_new_tokens, services.limits.max_tokens),
                 "characters": getattr(loaded.tokenizer, "itos", None),
                 "example": served.example,
+                "examples": served.examples,
                 "sample": {name: getattr(sample, name) for name in ("temperature", *FILTERS)},
             }
 
