@@ -176,6 +176,7 @@ TOKENS = "[...document.querySelectorAll('.written .token')].map((item) => item.t
 WRITTEN = f"{TOKENS}.join('').replaceAll('⏎', '\\n')"
 DONE = "document.querySelector('.status').textContent.includes('written with seed')"
 Open = Callable[..., Page]
+EXAMPLES = ("a read\nline", "the end")
 
 
 @pytest.fixture
@@ -188,10 +189,9 @@ def open_page(model: GPT, tmp_path: Path, visit: Open) -> Iterator[Open]:
     """Open the page of the model; nothing but the file must be asked for."""
     file = tmp_path / "model.html"
     params = SamplingParams(max_new_tokens=60, temperature=0.8, top_k=5, seed=7)
-    file.write_text(
-        render_model_page(model, CHARS, "float32", params, PageWords("A title", "a note", "ab")),
-        encoding="utf-8",
-    )
+    words = PageWords("A title", "a note", "ab", EXAMPLES)
+    page = render_model_page(model, CHARS, "float32", params, words)
+    file.write_text(page, encoding="utf-8")
     pages: list[Page] = []
 
     def start(**options: Any) -> Page:
@@ -310,6 +310,54 @@ def test_no_view_breaks_a_rule_of_accessibility_or_is_cut_off(
         )
         assert page.violations() == [], view
         assert page.run("document.documentElement.scrollWidth") <= width
+
+
+def read(page: Page, text: str) -> None:
+    """Type a text into the field of the open view, and let the model read it, by keyboard."""
+    page.run("document.querySelector('.view textarea').select()")
+    page.type(text)
+    page.press("Enter", CONTROL)
+    page.wait_for("document.querySelector('.view .status').textContent !== 'Reading…'")
+
+
+READ_TEXT = (
+    "[...document.querySelectorAll('#text .token')].map((item) => item.textContent).join('')"
+)
+
+
+def test_view_says_what_it_left_out_and_shows_nothing_that_nobody_typed(open_page: Open) -> None:
+    page = open_page()
+    open_view(page, "attention")
+    read(page, "caf\u00e9 \u200d\0\U0001f600")
+    page.wait_for(f"{READ_TEXT} === 'cafe␣'")
+    assert page.text(".view .status").startswith(
+        "The model does not know \u00e9 U+200D U+0000 \U0001f600, so a plain form took"
+    )
+    is_empty = "document.querySelector('.reading-body').children.length === 0"
+    assert not page.run(is_empty)
+    read(page, "\U0001f600")
+    page.wait_for(is_empty)
+    assert page.text(".view .status").endswith("Nothing is left to read.")
+    read(page, "")
+    page.wait_for(is_empty)
+    assert page.text(".view .status") == "There is no text to read: type one."
+
+
+def test_examples_above_a_field_are_read_at_a_click(open_page: Open) -> None:
+    page = open_page()
+    open_view(page, "lens")
+    chips = "document.querySelectorAll('.examples button')"
+    assert page.run(f"[...{chips}].map((chip) => chip.textContent)") == [
+        EXAMPLES[0].replace("\n", " "),
+        EXAMPLES[1],
+    ]
+    page.point(f"{chips}[0]", click=True)
+    page.wait_for(
+        f"{READ_TEXT} === {json.dumps(EXAMPLES[0].replace(' ', '␣').replace(chr(10), '⏎'))}"
+    )
+    assert page.run("document.getElementById('reading-text').value") == EXAMPLES[0]
+    open_view(page, "attention")
+    page.wait_for(f"{READ_TEXT}.startsWith('a␣read')")
 
 
 MARKED = CharTokenizer([*"abcdefgh \n", END_OF_TEXT, ANSWER, TURN])

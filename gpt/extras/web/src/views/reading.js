@@ -1,5 +1,7 @@
 import { fill, isSubmit, say } from "../dom.js";
+import { offerExamples } from "../examples.js";
 import { many } from "../tokens.js";
+import { describeUnknown, unknownIn } from "../unknown.js";
 import attention from "./attention.html";
 import { showAttention } from "./attention.js";
 import lens from "./lens.html";
@@ -45,8 +47,7 @@ class Reading {
     const { form, readingText } = this.parts;
     form.addEventListener("submit", (event) => {
       event.preventDefault();
-      this.last = context.text = readingText.value;
-      this.read();
+      this.readOwn(readingText.value);
     });
     form.addEventListener("keydown", (event) => {
       if (isSubmit(event)) form.requestSubmit();
@@ -59,10 +60,19 @@ class Reading {
     return Math.min(MOST_TOKENS, this.context.facts?.block_size ?? UNKNOWN_WINDOW);
   }
 
+  /** Reads a text that the reader has chosen; the other views read it, too. */
+  readOwn(text) {
+    this.last = text;
+    this.context.text = text;
+    this.parts.readingText.value = text;
+    this.read();
+  }
+
   /** Reads the text that was written last if it or the model has changed. */
   follow() {
-    const { text, model } = this.context;
-    const field = this.parts.readingText;
+    const { text, model, facts } = this.context;
+    const { readingText: field, examples } = this.parts;
+    offerExamples(examples, facts?.examples ?? [], (example) => this.readOwn(example));
     const isSame = text === this.last;
     if (isSame && model === this.reader) return;
     this.last = text;
@@ -83,7 +93,14 @@ class Reading {
     this.running?.abort();
     if (!text) {
       body.replaceChildren();
-      say(status, model ? "There is no text to read." : "");
+      say(status, "There is no text to read: type one.");
+      return;
+    }
+    const unknown = unknownIn(text, source, facts);
+    const isUnreadable = unknown.length === new Set(text).size && !source.readable(text);
+    if (isUnreadable) {
+      body.replaceChildren();
+      say(status, `${describeUnknown(unknown)} Nothing is left to read.`, true);
       return;
     }
     this.running = new AbortController();
@@ -93,7 +110,8 @@ class Reading {
       const asked = { model, text, last: this.window };
       const { read, ...answer } = await source[this.name]({ ...asked, signal });
       if (signal.aborted) return;
-      say(status, describeRead(read, facts?.token ?? "token", text, whole));
+      const length = describeRead(read, facts?.token ?? "token", text, whole);
+      say(status, [length, describeUnknown(unknown)].filter(Boolean).join(" "));
       const goOn = (longer) => {
         readingText.value = longer;
         this.context.text = longer;

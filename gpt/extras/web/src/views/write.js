@@ -1,6 +1,7 @@
 import { camelCase, copy, create, fill, isSubmit, say } from "../dom.js";
 import { NO_MARKS, SIGNS, textOf } from "../marks.js";
 import { many } from "../tokens.js";
+import { describeUnknown } from "../unknown.js";
 import { Passage } from "./passage.js";
 import template from "./write.html";
 
@@ -393,7 +394,7 @@ export class Writer {
       const bits = describeBits(passage.tokens, context.facts);
       const what = this.marks.kind === "items" ? `${many(this.countItems(), "item")} of ` : "";
       const run = what + describeRun(added, word, settings.seed, seconds);
-      say(parts.status, run + bits + describeUnknown(unknown));
+      say(parts.status, [run + bits, describeUnknown(unknown)].join(" ").trimEnd());
     } else {
       say(parts.status, fault, true);
     }
@@ -433,12 +434,6 @@ function describeBits(tokens, { token, vocab_size: size }) {
   const blind =
     token === "character" && size ? `; guessing blindly: ${Math.log2(size).toFixed(2)}` : "";
   return ` ${(bits / characters).toFixed(2)} bits per character${blind}.`;
-}
-
-function describeUnknown(characters) {
-  if (!characters.length) return "";
-  const named = characters.slice(0, 10).join(" ");
-  return ` The model does not know ${named}, so a plain form took their place, or they were left out.`;
 }
 
 /** Whether the reader has asked for less motion. */
