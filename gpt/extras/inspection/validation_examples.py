@@ -24,7 +24,7 @@ MAX_SCANNED_ITEMS = 100
 """Items among which one of a fitting length is looked for."""
 EMPTY_LINE = re.compile(r"\n[ \t]*\n\s*")
 LINE_END = re.compile(r"\n\s*")
-SENTENCE_END = re.compile(r"[.!?…][\"'’”)\]]*(?=\s)|[。！？][」』”]*")
+SENTENCE_END = re.compile(r"[.!?…][\"'’”)\]]*(?=\s)|[。！？][」』”]*")  # noqa: RUF001
 """The end of a sentence. In most scripts white space follows, which a number such as 3.14 lacks."""
 
 

@@ -3,6 +3,7 @@ one that trains.
 """
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -47,6 +48,17 @@ def choose_model(page: Page, name: str) -> None:
     page.wait_for("!document.getElementById('facts').textContent.startsWith('Loading')")
 
 
+def different_words(text: str, whole: list[str], left: list[str]) -> list[str]:
+    """Return up to three words of each continuation, from the first one that differs."""
+    texts = []
+    for written in (whole, left):
+        signed = text + "".join(written)
+        texts.append(signed.replace("␣", " ").replace("⏎", " "))
+    same = os.path.commonprefix(texts)
+    begin = same.rfind(" ") + 1
+    return [" ".join(each[begin:].split()[:3]) for each in texts]
+
+
 def test_heads_are_ablated_by_keyboard_and_by_mouse(open_page: Open, char_model: CharModel) -> None:
     """What is shown beside each other is what both models give.
 
@@ -68,15 +80,29 @@ def test_heads_are_ablated_by_keyboard_and_by_mouse(open_page: Open, char_model:
     edits = without_heads([(0, 0), (1, 1)])
     whole, left = (surprisal(model, ids, edits=given).mean_bits for given in ({}, edits))
     change = f"{left - whole:+.3f}".replace("-", "\N{MINUS SIGN}")
-    assert page.text(".effect") == (
-        f"{left:.3f} bits per character without them, {whole:.3f} with all heads ({change})."
-    )
+    written = {}
     for part, given in (("with-all", {}), ("without", edits)):
-        written = continuation_view(model, tokenizer, ids, 48, given)["labels"]
+        written[part] = continuation_view(model, tokenizer, ids, 48, given)["labels"]
         shown = (
             f"[...document.querySelectorAll('.{part} .continued')].map((item) => item.textContent)"
         )
-        assert page.run(shown) == written
+        assert page.run(shown) == written[part]
+    quoted = page.run("[...document.querySelectorAll('.effect em')].map((item) => item.innerText)")
+    assert quoted == different_words(TEXT, written["with-all"], written["without"])
+    assert page.text(".effect") == f"{change} bits: {quoted[0]} became {quoted[1]}"
+    titles = page.run("[...document.querySelectorAll('.compared h3')].map((h) => h.textContent)")
+    assert titles == [
+        f"With all heads: {whole:.3f} bits per character",
+        f"Without 2 heads: {left:.3f} bits per character",
+    ]
+    # It stands where the reader has clicked, in the window, and above the matrix.
+    places = (
+        "['ablate', 'box'].map((id) => document.getElementById(id).getBoundingClientRect().top)"
+    )
+    checkbox, matrix = page.run(places)
+    effect = page.run("document.querySelector('.effect').getBoundingClientRect().bottom")
+    assert checkbox < effect < matrix
+    assert effect < 900
     page.point("document.querySelector('.clear')", click=True)
     page.wait_for(f"document.querySelector('.effects').hidden && {done}")
     assert page.run("document.querySelectorAll('.ablated-head').length") == 0
@@ -103,7 +129,7 @@ def test_tokens_of_the_end_of_a_text_are_read_and_counted(open_page: Open, serve
         page.press("x")
         page.wait_for("!document.querySelector('.effects').hidden")
         bits = surprisal(model, torch.tensor(ids[-48:])).mean_bits
-        assert f"{bits:.3f} with all heads" in page.text(".effect")
+        assert f"With all heads: {bits:.3f} bits per token" in page.text(".compared h3")
 
 
 PART = "document.querySelector('[data-part={}]')"

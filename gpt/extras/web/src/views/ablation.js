@@ -1,9 +1,10 @@
 import { drawBitsLegend, paintBits } from "../colors.js";
-import { createButton, fill, say } from "../dom.js";
+import { create, createButton, fill, say } from "../dom.js";
 import { unitOf, writeText } from "../tokens.js";
 import template from "./ablation.html";
 
 const CONTINUED = 48; // tokens that the model writes after the text
+const QUOTED_WORDS = 3; // of each continuation in the line about the effect
 
 /**
  * Shows in `root` how ablating heads changes the model's surprise at the text, and what it writes
@@ -17,6 +18,7 @@ const CONTINUED = 48; // tokens that the model writes after the text
 export function showAblation(root, view, source, { marked, changed }) {
   const parts = fill(root, template);
   const { model, text, last, labels } = view;
+  const unit = unitOf(view);
   let heads = []; // the ablated ones
   let running = null; // the AbortController of the computation
   let whole = null; // the answers of the model with all its heads
@@ -33,7 +35,8 @@ export function showAblation(root, view, source, { marked, changed }) {
     heads = chosen;
     marked(heads);
     parts.none.hidden = heads.length > 0;
-    parts.clear.hidden = heads.length === 0;
+    parts.effect.hidden = heads.length === 0;
+    parts.chips.hidden = heads.length === 0;
     parts.ablated.replaceChildren(...heads.map(createChip));
     compute();
   }
@@ -73,12 +76,16 @@ export function showAblation(root, view, source, { marked, changed }) {
   function draw() {
     parts.effects.hidden = left === null;
     if (left === null) return;
-    const hasMean = left.mean !== null;
-    parts.effect.textContent = hasMean
-      ? describeEffect(left.mean, whole.mean, heads.length, unitOf(view))
-      : "";
     // -1: both are the same
     const parting = left.written.findIndex((label, index) => label !== whole.written[index]);
+    const given = labels.join("");
+    parts.effect.replaceChildren(
+      describeChange(left.mean, whole.mean),
+      ...describeWords(given, whole.written, left.written, parting)
+    );
+    const without = heads.length === 1 ? "Without it" : `Without ${heads.length} heads`;
+    parts.titleWithAll.textContent = withBits("With all heads", whole.mean, unit);
+    parts.titleWithout.textContent = withBits(without, left.mean, unit);
     drawText(parts.withAll, whole, parting);
     drawText(parts.without, left, parting);
     drawBitsLegend(parts.bitsLegend, "bits of surprise");
@@ -102,9 +109,31 @@ export function showAblation(root, view, source, { marked, changed }) {
   return { toggle, draw };
 }
 
-function describeEffect(left, whole, count, unit) {
+/** The change of the mean surprise; nothing for a text of one token, at which there is none. */
+function describeChange(left, whole) {
+  if (whole === null) return "";
   const sign = left < whole ? "−" : "+";
-  const change = Math.abs(left - whole).toFixed(3);
-  const heads = count === 1 ? "it" : "them";
-  return `${left.toFixed(3)} bits per ${unit} without ${heads}, ${whole.toFixed(3)} with all heads (${sign}${change}).`;
+  return `${sign}${Math.abs(left - whole).toFixed(3)} bits: `;
+}
+
+/** What became of the first words after the text `given` that are not the same. */
+function describeWords(given, whole, left, parting) {
+  if (parting < 0) return ["it writes the same"];
+  const [before, after] = [whole, left].map((written) => {
+    const same = written.slice(0, parting).join("").length;
+    return create("em", "", wordsAt(given + written.join(""), given.length + same));
+  });
+  return [before, " became ", after];
+}
+
+/** The words of a text with signs for white space, from the word on that `place` is in. */
+function wordsAt(signed, place) {
+  const text = signed.replace(/[␣⏎⇥]/g, " ");
+  const start = text.lastIndexOf(" ", place - 1) + 1;
+  const words = text.slice(start).split(" ").filter(Boolean);
+  return words.slice(0, QUOTED_WORDS).join(" ");
+}
+
+function withBits(title, mean, unit) {
+  return mean === null ? title : `${title}: ${mean.toFixed(3)} bits per ${unit}`;
 }
