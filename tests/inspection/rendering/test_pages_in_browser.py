@@ -229,12 +229,80 @@ def test_arrow_keys_choose_the_token_and_the_part_of_a_picture(show: Show) -> No
     for _ in range(5):
         page.press("ArrowDown")
     assert page.run(PART) == "attention"
-    assert "a query of 'o' with the keys of the 16 characters so far" in page.text(
-        ".picture-about p"
-    )
+    assert "a query of 'o' with the keys of the 16 characters so far" in page.text(".about p")
     page.press("ArrowDown")
     assert page.run(ABOUT) == "layer 0, head 0"
     tokens = "[...document.querySelectorAll('.picture-line .token')]"
     assert page.run(f"{tokens}.map((item) => Boolean(item.style.backgroundColor))") == [
         True
     ] * 16 + [False]
+
+
+OUTLINED = "document.querySelector('.toured')"
+CARDS = {
+    "Your text": ("text", ".part.ids"),
+    "Numbers": ("embedding", ".part"),
+    "The stream": ("stream", ".part.stream"),
+    "One head looks back": ("head", ".looking-head"),
+    "The MLP": ("MLP", ".part"),
+    "The bars": ("logits", ".bars"),
+}
+"""The cards of the tour: the part that each chooses, and the selector of what it outlines."""
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+def test_tour_leads_through_the_model(width: int, show: Show) -> None:
+    page = show("picture", width=width, height=800)
+    assert page.run("document.querySelector('.block').open")
+    page.point("document.querySelector('.tour-card')", click=True)
+    for number, (title, (part, outlined)) in enumerate(CARDS.items(), start=1):
+        assert page.text("[data-part=card-title]") == title
+        assert page.text("[data-part=card-place]") == f"{number} of 6"
+        assert page.run(PART).startswith(part)
+        assert page.run(f"{OUTLINED}.matches('{outlined}')")
+        assert page.run("document.querySelectorAll('.toured').length") == 1
+        place = f"{OUTLINED}.getBoundingClientRect()"
+        assert page.run(f"{place}.top >= 0 && {place}.bottom <= innerHeight")
+        # The middle of the outlined part is not covered by the head or by the panel.
+        middle = f"{place}.x + {place}.width / 2, {place}.y + {place}.height / 2"
+        assert page.run(f"{OUTLINED}.contains(document.elementFromPoint({middle}))")
+        assert page.run("document.activeElement.closest('.card') !== null")
+        if number < len(CARDS):
+            page.press("Enter")  # the focus is on Next
+    assert page.violations() == []
+    page.press("Enter")  # ends the tour
+    assert page.run(f"{OUTLINED} === null && document.querySelector('.card').hidden")
+    assert page.run("document.activeElement.textContent").startswith("6. The bars")
+
+
+def test_chosen_head_looks_back_over_the_full_width(show: Show) -> None:
+    view = picture()
+    page = show("picture", view)
+    page.point("document.querySelectorAll('.head')[2]", click=True)
+    token = len(TEXT) - 1
+    weights = view["weights"][0, 2, token]
+    key = int(weights.argmax())
+    most = f"{100 * float(weights[key]):.1f}%"
+    caption = page.text(".looking-head .hint")
+    assert caption.startswith(f"Head 2 looks back from 'r' to '{view['labels'][key]}' with {most}")
+    canvas = "document.querySelector('.wide-arcs')"
+    head = "document.querySelector('.head-tiles').clientWidth"
+    assert page.run(f"{canvas}.clientWidth > 0.9 * {head}")
+    drawn = f"{canvas}.toDataURL()"
+    before = page.run(drawn)
+    page.press("ArrowLeft")
+    assert page.run(drawn) != before
+
+
+def test_guess_after_a_stage_is_that_of_the_lens_after_it(show: Show) -> None:
+    view = picture()
+    page = show("picture", view)
+    for name, row in (("guess after text", 0), ("guess after block 0", 1), ("logits", 2)):
+        stage = name.removeprefix("guess after ")
+        page.run(
+            f"document.querySelector('[data-name=\"{stage}\"] .part').scrollIntoView("
+            "{ block: 'start' }); scrollBy(0, -300)"
+        )
+        page.wait_for(f"document.querySelector('.stage').textContent === '{name}'")
+        token, probability = view["lens"][row][len(TEXT) - 1]
+        assert page.text("[data-part=guess]") == f"{token}{100 * probability:.1f}%"

@@ -60,10 +60,15 @@ function mix(from, to, share) {
 /** Colors an element, and its text black or white, whichever reads better on the color. */
 export function paint(element, share) {
   const [red, green, blue] = colorOf(share);
-  // about where the contrast with black and with white is the same
-  const isLight = luminance(red, green, blue) > 0.18;
   element.style.backgroundColor = `rgb(${red} ${green} ${blue})`;
-  element.style.color = isLight ? "#000" : "#fff";
+  element.style.color = inkOn(share);
+}
+
+/** Black or white, whichever reads better on the color of a share. */
+export function inkOn(share) {
+  // about where the contrast with black and with white is the same
+  const isLight = luminance(...colorOf(share)) > 0.18;
+  return isLight ? "#000" : "#fff";
 }
 
 /** The relative luminance of an sRGB color, by the weights of Rec. 709 and a gamma of 2.2. */

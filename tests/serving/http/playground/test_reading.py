@@ -3,7 +3,6 @@ one that trains.
 """
 
 import json
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -54,8 +53,8 @@ def different_words(text: str, whole: list[str], left: list[str]) -> list[str]:
     for written in (whole, left):
         signed = text + "".join(written)
         texts.append(signed.replace("␣", " ").replace("⏎", " "))
-    same = os.path.commonprefix(texts)
-    begin = same.rfind(" ") + 1
+    parting = next(place for place in range(len(texts[0])) if texts[0][place] != texts[1][place])
+    begin = texts[0].rfind(" ", 0, parting) + 1
     return [" ".join(each[begin:].split()[:3]) for each in texts]
 
 

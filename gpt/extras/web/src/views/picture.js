@@ -1,13 +1,17 @@
 import { drawInTheme, paint, unpaint } from "../colors.js";
 import { create, createButton, fill, keyIn, within } from "../dom.js";
 import { textOf } from "../marks.js";
-import { drawBars, makeChoosable, percent, unitOf } from "../tokens.js";
+import { drawBars, makeChoosable, percent, quoted, unitOf } from "../tokens.js";
+import { measureHeads, mostTelling } from "./kinds.js";
 import template from "./picture.html";
-import { drawArcs, drawStrip, mixInks } from "./picture_drawing.js";
+import { drawArcs, drawStrip, drawWideArcs, mixInks } from "./picture_drawing.js";
 import { Numbers } from "./picture_numbers.js";
 import { describeParts } from "./picture_parts.js";
+import { Tour } from "./tour.js";
 
-let temperature = 1; // as it was chosen last, in any picture of this page
+// as they were chosen last, in any picture of this page
+let temperature = 1;
+const openBlocks = new Set([0]);
 // milliseconds after ↑ or ↓ in which scrolling, which the new focus may cause, chooses no part
 const PAUSE = 500;
 
@@ -24,6 +28,9 @@ class Picture {
     this.token = view.isAtEnd ? view.ids.length - 1 : mostDebated(view.lens);
     root.classList.toggle("flowing", Boolean(view.isAtEnd));
     this.shown = []; // the parts of the model with their elements
+    this.looking = []; // for each block, the drawing of the head in it that looks back
+    // a button that is replaced by a new one gives it the focus
+    const hadFocus = root.contains(document.activeElement) && isGoOn(document.activeElement);
     this.parts = fill(root, template);
     this.build();
     this.pickToken = makeChoosable(this.parts.line, this.tokens, Infinity, (token) =>
@@ -41,7 +48,10 @@ class Picture {
     this.stage = this.stages[0];
     drawInTheme(root, () => this.pickToken(this.token));
     this.pickPart(0);
+    this.tour = new Tour(this.parts, view, unitOf(view), (name) => this.showCard(name));
     this.watchParts();
+    new ResizeObserver(() => this.drawLooking()).observe(this.parts.flow);
+    if (hadFocus) this.goOn?.focus({ preventScroll: true });
   }
 
   /**
@@ -57,10 +67,11 @@ class Picture {
     line.append(...this.tokens);
     this.bars = create("ol", "bars");
     // in the order of the model, in which `createRow` and `createHead` number the parts
-    const text = this.createStage(0, "text", ...before.map((part) => this.createRow(part)));
+    const text = this.createStage(0, 0, "text", ...before.map((part) => this.createRow(part)));
     const blockStages = blocks.map((block, layer) => this.createBlock(block, layer));
     const logits = this.createStage(
-      blocks.length,
+      blocks.length + 1,
+      blocks.length, // the same as after the last block
       "logits",
       ...after.map((part) => this.createRow(part)),
       this.bars
@@ -71,13 +82,13 @@ class Picture {
   }
 
   /**
-   * Creates a part of the page; `row` is that of the lens, whose guess is shown while the stage is
-   * in sight.
+   * Creates a part of the page, the one at a place in the order of the model; `row` is that of the
+   * lens, whose guess is shown while the stage is in sight.
    */
-  createStage(row, name, ...children) {
+  createStage(place, row, name, ...children) {
     const stage = create("section", "picture-stage", ...children);
     Object.assign(stage.dataset, { row, name });
-    stage.style.setProperty("--row", row);
+    stage.style.setProperty("--place", place);
     stage.setAttribute("aria-label", name);
     return stage;
   }
@@ -97,7 +108,14 @@ class Picture {
       this.createRow(middle),
       this.createBranch(mlp)
     );
-    return this.createStage(layer, `block ${layer}`, block, this.createRow(stream));
+    block.open = openBlocks.has(layer);
+    block.addEventListener("toggle", () => {
+      if (block.open) openBlocks.add(layer);
+      else openBlocks.delete(layer);
+      this.draw();
+    });
+    const row = layer + 1; // row 0 is that of the embeddings
+    return this.createStage(row, row, `block ${layer}`, block, this.createRow(stream));
   }
 
   /**
@@ -110,9 +128,23 @@ class Picture {
     for (const part of parts) {
       if (part.kind === "head") tiles.append(this.createHead(part));
       else branch.append(this.createRow(part));
-      if (part.kind === "attention") branch.append(tiles);
+      if (part.kind === "attention") branch.append(tiles, this.createLooking(part.layer));
     }
     return branch;
+  }
+
+  /** Creates the drawing of one head of a layer over the full width, at first the most telling. */
+  createLooking(layer) {
+    const { heads } = this.numbers;
+    const measured = measureHeads(heads, this.view.labels);
+    const inLayer = Array.from({ length: heads.heads }, (_, head) => layer * heads.heads + head);
+    const head = mostTelling(measured, inLayer) % heads.heads;
+    const caption = create("p", "hint");
+    const canvas = create("canvas", "wide-arcs");
+    canvas.setAttribute("role", "img");
+    const figure = create("div", "looking-head", caption, canvas);
+    this.looking.push({ layer, head, figure, caption, canvas });
+    return figure;
   }
 
   /**
@@ -133,8 +165,9 @@ class Picture {
       value.textContent = slider.value;
       this.sample();
     });
-    const goOn = createButton("", "Go on", async () => this.view.goOn(await this.sample()));
-    return create("div", "ending", create("label", "", "Temperature ", slider, " ", value), goOn);
+    this.goOn = createButton("go-on", "Go on", async () => this.view.goOn(await this.sample()));
+    const label = create("label", "", "Temperature ", slider, " ", value);
+    return create("div", "ending actions", label, this.goOn);
   }
 
   /**
@@ -207,8 +240,6 @@ class Picture {
       },
       { capture: true } // before the handler of the parts, which has these keys, too
     );
-    for (const block of flow.querySelectorAll("details"))
-      block.addEventListener("toggle", () => this.draw());
   }
 
   /**
@@ -237,7 +268,7 @@ class Picture {
       if (stage) this.showStage(stage);
       const part = passing.filter((target) => indices.has(target)).at(-1);
       const isScrolledByKey = performance.now() - movedAt <= PAUSE;
-      if (part && !isScrolledByKey) this.pickPart(indices.get(part));
+      if (part && !isScrolledByKey && !this.tour.isOnTheWay) this.pickPart(indices.get(part));
     };
     // The document, not the default, which is the window of the topmost page: if this page is in a
     // frame of another site, a browser tells nothing of that.
@@ -278,11 +309,49 @@ class Picture {
         drawn.replaceChildren(...part.tokens(token).map((index) => this.createCell(index)));
       if (guess) showGuess(guess, part.guess(token));
     }
+    this.drawLooking();
     this.showStage(this.stage);
     const candidates = this.view.top[token];
     const came = this.view.labels[token + 1];
     drawBars(this.bars, candidates, (index) => (candidates[index][0] === came ? "came" : ""));
     if (this.source && temperature !== 1) this.sample();
+  }
+
+  /** Draws, of each block that is open, one head over the full width. */
+  drawLooking() {
+    const inks = mixInks();
+    for (const { layer, head, figure, caption, canvas } of this.looking) {
+      if (!figure.closest("details").open) continue;
+      const { labels } = this.view;
+      const weights = this.numbers.weightsOf(layer, head, this.token);
+      const most = this.numbers
+        .strongest(layer, head, this.token)
+        .map(([key, weight]) => `${quoted(labels[key])} with ${percent(weight)}`);
+      caption.textContent = `Head ${head} looks back from ${quoted(labels[this.token])} to ${most.join(", ")}`;
+      canvas.setAttribute("aria-label", `the weights of head ${head} as arcs`);
+      drawWideArcs(canvas, labels, weights, inks);
+    }
+  }
+
+  /**
+   * Chooses the part that a card of the tour is about, by its name there; returns the element to
+   * scroll to.
+   */
+  showCard(name) {
+    const find = (test) => this.shown.findIndex(({ part }) => test(part));
+    const [{ layer, head, figure }] = this.looking;
+    const index = {
+      text: () => 0,
+      embedding: () => find((part) => part.name === "embedding"),
+      stream: () => find((part) => part.kind === "stream"),
+      head: () => find((part) => part.layer === layer && part.head === head),
+      mlp: () => find((part) => part.name === "MLP"),
+      bars: () => find((part) => part.kind === "logits"),
+    }[name]();
+    this.pickPart(index);
+    this.showStage(this.shown[index].item.closest(".picture-stage"));
+    if (name === "head") return figure;
+    return name === "bars" ? this.bars : this.shown[index].item;
   }
 
   /**
@@ -292,6 +361,10 @@ class Picture {
   explain(index) {
     const { part, item } = this.shown[index];
     const { title, about, pair } = this.parts;
+    if (part.kind === "head" && this.looking[part.layer].head !== part.head) {
+      this.looking[part.layer].head = part.head;
+      this.drawLooking();
+    }
     const stage = item.closest(".picture-stage").dataset.name;
     const isInBlock = item.closest("details") !== null;
     title.textContent = part.title ?? (isInBlock ? `${part.name}, ${stage}` : part.name);
@@ -311,6 +384,11 @@ class Picture {
       else unpaint(token);
     });
   }
+}
+
+/** Whether an element appends the next token to the text. */
+function isGoOn(element) {
+  return element.classList.contains("go-on");
 }
 
 /** The last of the tokens after which the model's layers have the most different guesses. */

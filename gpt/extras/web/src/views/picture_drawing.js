@@ -1,4 +1,4 @@
-import { colorOf, signedColorOf } from "../colors.js";
+import { colorOf, inkOn, signedColorOf } from "../colors.js";
 import { lengthOf } from "../engine/picture.js";
 
 // a number of so many times the root mean square of its vector has the strongest color
@@ -9,6 +9,17 @@ const HEIGHT = 72;
 const BASE = HEIGHT - 12; // of the arcs; below it is a line of cells
 const STEPS = 127; // of color, on either side of zero
 const FAINTEST = 0.01; // a weight below it has no arc
+const THINNEST = 1.5; // pixels of an arc
+// the same for a drawing over the full width, in pixels of the page
+const WIDE_HEIGHT = 176;
+const CELL_HEIGHT = 26;
+const WIDE_BASE = 120;
+const WIDEST_CELL = 32;
+const LARGEST_LETTER = 15;
+const SMALLEST_LETTER = 8; // one that is smaller cannot be read
+const LARGEST_OVERLAP = 1.3; // of a label over its cell, times the width of the cell
+const LABELLED = 4; // tokens whose weights are written
+const GAP = 8; // between two of them
 
 /** The colors of this theme, computed once for everything that is drawn with them. */
 export function mixInks() {
@@ -46,28 +57,95 @@ export function drawArcs(canvas, weights, size, { shares }) {
   Object.assign(canvas, { width: WIDTH, height: HEIGHT });
   const context = canvas.getContext("2d");
   const step = WIDTH / size;
-  const middle = (index) => (index + 0.5) * step;
-  const query = weights.length - 1;
   weights.forEach((weight, key) => {
     context.fillStyle = shares[Math.round(STEPS * Math.sqrt(weight))];
     context.fillRect(key * step, BASE + 2, Math.ceil(step), HEIGHT - BASE - 2);
   });
   context.strokeStyle = shares[Math.round(0.6 * STEPS)];
+  strokeArcs(context, weights, { step, base: BASE, size, thickest: 7.5 });
+}
+
+/**
+ * Draws an arc from the last of the tokens with `weights` to each of them, above the height `base`:
+ * the more weight, the thicker, up to so many pixels. A token is `step` pixels wide, and an arc
+ * over `size` tokens is the highest.
+ */
+function strokeArcs(context, weights, { step, base, size, thickest }) {
+  const middle = (index) => (index + 0.5) * step;
+  const query = weights.length - 1;
   weights.forEach((weight, key) => {
     if (weight < FAINTEST) return;
     context.globalAlpha = 0.2 + 0.8 * weight;
-    context.lineWidth = 1.5 + 6 * weight;
+    context.lineWidth = THINNEST + (thickest - THINNEST) * weight;
     context.beginPath();
     if (key === query) {
-      context.arc(middle(key), BASE - 7, 5, 0, 2 * Math.PI); // a small circle
+      context.arc(middle(key), base - 7, 5, 0, 2 * Math.PI); // a small circle
     } else {
       // far tokens have higher arcs
-      const height = 12 + (BASE - 18) * Math.sqrt((query - key) / size);
+      const height = 12 + (base - 18) * Math.sqrt((query - key) / size);
       // a cubic Bézier curve rises to 3/4 of the height of its control points
-      const control = BASE - height * (4 / 3);
-      context.moveTo(middle(query), BASE);
-      context.bezierCurveTo(middle(query), control, middle(key), control, middle(key), BASE);
+      const control = base - height * (4 / 3);
+      context.moveTo(middle(query), base);
+      context.bezierCurveTo(middle(query), control, middle(key), control, middle(key), base);
     }
     context.stroke();
   });
+  context.globalAlpha = 1;
+}
+
+/**
+ * Draws the same over the full width of a canvas, with the tokens themselves in the colors of their
+ * weights, and the percentages of those with the most.
+ */
+export function drawWideArcs(canvas, labels, weights, { shares }) {
+  const width = canvas.clientWidth;
+  const density = window.devicePixelRatio;
+  Object.assign(canvas, { width: width * density, height: WIDE_HEIGHT * density });
+  const context = canvas.getContext("2d");
+  context.scale(density, density);
+  const { color, fontFamily } = getComputedStyle(canvas);
+  const step = Math.min(WIDEST_CELL, width / weights.length);
+  context.strokeStyle = shares[Math.round(0.6 * STEPS)];
+  const query = weights.length - 1;
+  const farthest = weights.findIndex((weight) => weight >= FAINTEST);
+  const size = Math.max(1, query - farthest);
+  strokeArcs(context, weights, { step, base: WIDE_BASE, size, thickest: 12 });
+  context.textAlign = "center";
+  context.textBaseline = "middle";
+  const strongest = [...weights.keys()].sort((one, other) => weights[other] - weights[one]);
+  const labelled = strongest.slice(0, LABELLED);
+  const fontSize = Math.min(LARGEST_LETTER, 1.6 * step);
+  weights.forEach((weight, key) => {
+    const share = Math.sqrt(weight);
+    context.fillStyle = shares[Math.round(STEPS * share)];
+    context.fillRect(key * step, WIDE_BASE + 2, Math.ceil(step), CELL_HEIGHT);
+    context.font = `${fontSize}px ${fontFamily}`;
+    const fits = context.measureText(labels[key]).width <= LARGEST_OVERLAP * step;
+    if (!fits || fontSize < SMALLEST_LETTER) return;
+    context.fillStyle = inkOn(share);
+    context.fillText(labels[key], (key + 0.5) * step, WIDE_BASE + 2 + CELL_HEIGHT / 2);
+  });
+  context.font = `${LARGEST_LETTER}px ${fontFamily}`;
+  context.fillStyle = color;
+  drawNames(context, labels, weights, labelled, step);
+}
+
+/**
+ * Writes below a line of cells the tokens `labelled` with their weights, the heavier first, as far
+ * as there is room.
+ */
+function drawNames(context, labels, weights, labelled, step) {
+  const taken = []; // pairs of the left and right edges of what is written
+  const width = context.canvas.clientWidth;
+  for (const key of labelled) {
+    const name = `${labels[key]} ${Math.round(100 * weights[key])}%`;
+    const half = context.measureText(name).width / 2;
+    const middle = Math.max(half, Math.min(width - half, (key + 0.5) * step));
+    const isFree = taken.every(
+      ([left, right]) => middle + half + GAP < left || right < middle - half - GAP
+    );
+    if (!isFree) continue;
+    taken.push([middle - half, middle + half]);
+    context.fillText(name, middle, WIDE_BASE + 2 + CELL_HEIGHT + LARGEST_LETTER);
+  }
 }

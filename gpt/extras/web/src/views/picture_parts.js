@@ -161,7 +161,7 @@ export function describeParts(numbers, unit) {
   }
 
   /** Attention as a whole; its heads are parts of their own. */
-  function describeAttention() {
+  function describeAttention(layer) {
     const shared = kvHeads < heads ? `, ${many(kvHeads, "set")} of keys and values` : "";
     const changes = [];
     if (config.qk_norm) changes.push("normalized");
@@ -174,6 +174,7 @@ export function describeParts(numbers, unit) {
     return {
       kind: "attention",
       name: "attention",
+      layer,
       shape: `H ${heads} × ${all} × S ${numbers.size}`,
       middle: `${many(heads, "head")} of ${headDim} numbers${shared}`,
       note: parameters("h.0.attn"),
@@ -199,6 +200,8 @@ export function describeParts(numbers, unit) {
     return {
       kind: "head",
       name: `head ${head}`,
+      layer,
+      head,
       title: `layer ${layer}, head ${head}`,
       value: (token) =>
         numbers
@@ -280,7 +283,7 @@ export function describeParts(numbers, unit) {
       parameters: parameters("h.0."),
       attention: [
         describeNorm(2 * layer, part, `${module}.ln_1`, "Attention"),
-        describeAttention(),
+        describeAttention(layer),
         ...Array.from({ length: heads }, (_, head) => describeHead(layer, head)),
         describeAddition(part, "attention adds", "What the heads found"),
       ],
