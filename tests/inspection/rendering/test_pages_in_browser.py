@@ -204,7 +204,7 @@ def test_frame_is_as_high_as_its_content_at_any_width(
 CHOSEN = (
     "[...document.querySelectorAll('.picture-line .token')].findIndex((item) => item.ariaCurrent)"
 )
-ABOUT = "document.querySelector('.picture-about h2').textContent"
+ABOUT = "document.querySelector('.about h2').textContent"
 PART = "document.querySelector('.picture-flow [aria-current] .name').firstChild.textContent"
 
 
