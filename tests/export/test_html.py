@@ -277,6 +277,28 @@ def test_model_view_continues_with_what_it_samples(open_page: Open, model: GPT) 
     text = page.run("document.getElementById('reading-text').value")
     assert len(text) == place + 2
     assert text[-1] == generate(model, CHARS, text[:-1], max_new_tokens=1, temperature=0)
+    # The head names what the bars below it show, and the keyboard can go on, too.
+    for temperature in (0.5, 1):
+        page.run(
+            "{ const slider = document.querySelector('.ending input');"
+            f"slider.value = {temperature}; slider.dispatchEvent(new Event('input')); }}"
+        )
+        stage = "logits" if temperature == 1 else f"logits at temperature {temperature}"
+        page.wait_for(f"document.querySelector('.stage').textContent === '{stage}'")
+        first = "document.querySelector('.bars li')"
+        name, value = (
+            f"{first}.querySelector('.{part}').textContent" for part in ("name", "value")
+        )
+        page.wait_for(
+            f"document.querySelector('[data-part=guess]').textContent === {name} + {value}"
+        )
+    page.run("document.querySelector('.go-on').focus()")
+    for length in (1, 2):
+        page.press("Enter")
+        page.wait_for(
+            f"document.getElementById('reading-text').value.length === {len(text) + length}"
+            " && document.activeElement.matches('.go-on')"
+        )
 
 
 @pytest.mark.parametrize("hurry", [0, 4])

@@ -28,6 +28,7 @@ class Picture {
     this.token = view.isAtEnd ? view.ids.length - 1 : mostDebated(view.lens);
     root.classList.toggle("flowing", Boolean(view.isAtEnd));
     this.shown = []; // the parts of the model with their elements
+    this.sampled = null; // the most likely token at another temperature than 1, once it is known
     this.looking = []; // for each block, the drawing of the head in it that looks back
     // a button that is replaced by a new one gives it the focus
     const hadFocus = root.contains(document.activeElement) && isGoOn(document.activeElement);
@@ -45,9 +46,10 @@ class Picture {
     };
     this.pickPart = makeChoosable(this.parts.flow, items, 1, choose);
     this.listen();
-    this.stage = this.stages[0];
+    // a reader who lets the model go on looks at its end
+    this.stage = this.stages.at(view.isAtEnd ? -1 : 0);
     drawInTheme(root, () => this.pickToken(this.token));
-    this.pickPart(0);
+    this.pickPart(view.isAtEnd ? this.shown.length - 1 : 0);
     this.tour = new Tour(this.parts, view, unitOf(view), (name) => this.showCard(name));
     this.watchParts();
     new ResizeObserver(() => this.drawLooking()).observe(this.parts.flow);
@@ -162,6 +164,7 @@ class Picture {
     const value = create("output", "note", temperature);
     slider.addEventListener("input", () => {
       temperature = Number(slider.value);
+      this.sampled = null;
       value.textContent = slider.value;
       this.sample();
     });
@@ -185,7 +188,11 @@ class Picture {
     // nothing else was chosen in the meantime
     const isCurrent = token === this.token && temperature === asked;
     const bars = sampled.map(([, label, probability]) => [label, probability]);
-    if (isCurrent) drawBars(this.bars, bars, (index) => (sampled[index][0] === id ? "chosen" : ""));
+    if (isCurrent) {
+      drawBars(this.bars, bars, (index) => (sampled[index][0] === id ? "chosen" : ""));
+      this.sampled = temperature === 1 ? null : bars[0];
+      this.showStage(this.stage);
+    }
     return textOf(written, source.begin);
   }
 
@@ -281,12 +288,16 @@ class Picture {
   showStage(stage) {
     this.stage = stage;
     const { row, name } = stage.dataset;
-    this.parts.stage.textContent = stage === this.stages.at(-1) ? name : `guess after ${name}`;
-    showGuess(this.parts.guess, this.view.lens[row][this.token]);
+    const isLast = stage === this.stages.at(-1);
+    const guess = (isLast && this.sampled) || this.view.lens[row][this.token];
+    const atTemperature = guess === this.sampled ? ` at temperature ${temperature}` : "";
+    this.parts.stage.textContent = isLast ? name + atTemperature : `guess after ${name}`;
+    showGuess(this.parts.guess, guess);
   }
 
   chooseToken(token) {
     this.token = token;
+    this.sampled = null;
     const { line } = this.parts;
     this.tokens.forEach((item, index) => item.classList.toggle("later", index > token));
     const item = this.tokens[token];
