@@ -257,6 +257,25 @@ def test_program_that_the_page_shows_writes_its_text(
     assert capsys.readouterr().out == f"{text}\n"
 
 
+def test_strong_colors_of_surprise_and_of_probability_differ(open_page: Open) -> None:
+    """A strong blue is likely, so that what is unlikely must have another color."""
+    page = open_page()
+    text = write(page, "the ", count=60, temperature=1.5)
+    assert len(text) == 64
+    strongest = """
+      {} .map((item) => item.style.backgroundColor.match(/[0-9]+/g)?.map(Number))
+      .filter(Boolean).reduce((one, other) => other[1] < one[1] ? other : one)
+    """
+    red, green, blue = page.run(
+        strongest.format("[...document.querySelectorAll('.written .token')]")
+    )
+    assert red > blue > green  # purple
+    open_view(page, "lens")
+    page.wait_for("document.querySelector('#lens-table .cell') !== null")
+    red, green, blue = page.run(strongest.format("[...document.querySelectorAll('td.cell')]"))
+    assert blue > green > red
+
+
 def test_model_view_continues_with_what_it_samples(open_page: Open, model: GPT) -> None:
     page = open_page()
     open_view(page, "picture")
@@ -331,6 +350,11 @@ def test_no_view_breaks_a_rule_of_accessibility_or_is_cut_off(
             ".cell') !== null"
         )
         assert page.violations() == [], view
+        if width == 400:
+            letters = "[...document.querySelectorAll('.picture-line .token, #text .token')]"
+            boxes = f"{letters}.map((letter) => letter.getBoundingClientRect())"
+            sizes = page.run(f"{boxes}.flatMap(({{ width, height }}) => [width, height])")
+            assert min(sizes, default=24) >= 24  # a finger hits them
         assert page.run("document.documentElement.scrollWidth") <= width
 
 

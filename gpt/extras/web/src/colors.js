@@ -2,9 +2,16 @@ import { create } from "./dom.js";
 
 // Each ramp has even steps of lightness in one family of hues, so that their order survives color
 // blindness and gray printing. It begins near the page's background, so that a token that was
-// certain looks like plain text.
+// certain looks like plain text. Blue is for how much there is, of a probability or a weight, and
+// purple for surprise: strong blue and strong purple would else mean opposite things.
 const LIGHT = toRamp("#eaf6fa #afdff6 #79c5f0 #4ca9e6 #2f8bd4 #266db9 #275196 #24396e #1c2345");
 const DARK = toRamp("#13161c #172c46 #1a4570 #1c629c #2e80bd #4a9fd2 #75bce1 #a8d7ea #e3edf0");
+const LIGHT_SURPRISE = toRamp(
+  "#fbf0f6 #f5d0e4 #eaaacc #db82b2 #c65a97 #a63c7c #822b61 #5d1f46 #39132b"
+);
+const DARK_SURPRISE = toRamp(
+  "#17131a #371a31 #58234d #7d306d #a34a8c #c473a9 #da9dc3 #ebc5da #f5e6ee"
+);
 const NEGATIVE = [208, 84, 24]; // the color of -1; that of 1 is the last one of the ramp
 // The same color means the same surprise, -log2 of the probability, on every page.
 const MAX_BITS = 8;
@@ -40,7 +47,16 @@ export function drawInTheme(root, draw) {
 
 /** Red, green and blue of a share from 0 to 1; 0 is near the page's background in both themes. */
 export function colorOf(share) {
-  const ramp = theme().matches ? DARK : LIGHT;
+  return colorAt(theme().matches ? DARK : LIGHT, share);
+}
+
+/** The same of surprise, as a share of `MAX_BITS`. */
+export function surpriseColorOf(share) {
+  return colorAt(theme().matches ? DARK_SURPRISE : LIGHT_SURPRISE, share);
+}
+
+/** The color at a share of the length of a ramp. */
+function colorAt(ramp, share) {
   const place = Math.min(1, Math.max(0, share)) * (ramp.length - 1);
   const below = Math.min(Math.floor(place), ramp.length - 2);
   return mix(ramp[below], ramp[below + 1], place - below);
@@ -59,16 +75,18 @@ function mix(from, to, share) {
 
 /** Colors an element, and its text black or white, whichever reads better on the color. */
 export function paint(element, share) {
-  const [red, green, blue] = colorOf(share);
-  element.style.backgroundColor = `rgb(${red} ${green} ${blue})`;
-  element.style.color = inkOn(share);
+  paintIn(element, colorOf(share));
 }
 
-/** Black or white, whichever reads better on the color of a share. */
-export function inkOn(share) {
+function paintIn(element, color) {
+  element.style.backgroundColor = `rgb(${color.join(" ")})`;
+  element.style.color = inkOn(color);
+}
+
+/** Black or white, whichever reads better on a color. */
+export function inkOn(color) {
   // about where the contrast with black and with white is the same
-  const isLight = luminance(...colorOf(share)) > 0.18;
-  return isLight ? "#000" : "#fff";
+  return luminance(...color) > 0.18 ? "#000" : "#fff";
 }
 
 /** The relative luminance of an sRGB color, by the weights of Rec. 709 and a gamma of 2.2. */
@@ -79,7 +97,7 @@ function luminance(...channels) {
 
 /** Colors an element by the surprise at a token. */
 export function paintBits(element, bits) {
-  paint(element, bits / MAX_BITS);
+  paintIn(element, surpriseColorOf(bits / MAX_BITS));
 }
 
 /** Removes what `paint` has set. */
@@ -109,5 +127,5 @@ export function drawLegend(container, title, ticks, color = colorOf) {
 export function drawBitsLegend(container, title) {
   const nameOf = (bits) => (bits === MAX_BITS ? `${bits}+` : String(bits));
   const ticks = [0, 2, 4, 6, 8].map((bits) => [bits / MAX_BITS, nameOf(bits)]);
-  drawLegend(container, title, ticks);
+  drawLegend(container, title, ticks, surpriseColorOf);
 }

@@ -1,4 +1,4 @@
-import { drawInTheme, drawLegend, paintBits } from "../colors.js";
+import { drawInTheme, drawLegend, paintBits, surpriseColorOf } from "../colors.js";
 import { create, createButton, fill } from "../dom.js";
 import { probabilitiesOf } from "../engine/sampling.js";
 import { plainTextOf, SIGNS } from "../marks.js";
@@ -50,7 +50,7 @@ export class Passage {
       (index) => this.show(index ?? this.chosen)
     );
     drawInTheme(root, () => {
-      drawLegend(legend, "probability", TICKS);
+      drawLegend(legend, "probability", TICKS, surpriseColorOf);
       this.items.forEach((_, index) => this.tint(index));
     });
     this.show(null);

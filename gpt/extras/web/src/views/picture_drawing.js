@@ -122,7 +122,7 @@ export function drawWideArcs(canvas, labels, weights, { shares }) {
     context.font = `${fontSize}px ${fontFamily}`;
     const fits = context.measureText(labels[key]).width <= LARGEST_OVERLAP * step;
     if (!fits || fontSize < SMALLEST_LETTER) return;
-    context.fillStyle = inkOn(share);
+    context.fillStyle = inkOn(colorOf(share));
     context.fillText(labels[key], (key + 0.5) * step, WIDE_BASE + 2 + CELL_HEIGHT / 2);
   });
   context.font = `${LARGEST_LETTER}px ${fontFamily}`;
