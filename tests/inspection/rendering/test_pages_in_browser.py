@@ -194,6 +194,10 @@ def test_frame_is_as_high_as_its_content_at_any_width(
     fits = f"{content}.offsetHeight > 300 && {frame}.clientHeight - {content}.offsetHeight === 2"
     shown.wait_for(fits)
     assert shown.run(f"{content}.scrollWidth <= {frame}.clientWidth")
+    if kind == "picture":  # what comes next is in sight, without scrolling inside the frame
+        bars = f"{content}.querySelector('.bars').getBoundingClientRect()"
+        assert shown.run(f"{bars}.height > 100 && {bars}.bottom <= {frame}.clientHeight")
+        assert shown.run(f"{content}.querySelector('.picture-flow .bars') === null")
     shown.run(f"{frame}.style.width = '500px'")
     shown.wait_for(f"{frame}.clientWidth === 500 && {fits}")
     # The heading has the size of the document in the frame, not that of the notebook around it.

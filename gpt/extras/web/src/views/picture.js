@@ -29,6 +29,7 @@ class Picture {
     root.classList.toggle("flowing", Boolean(view.isAtEnd));
     this.shown = []; // the parts of the model with their elements
     this.sampled = null; // the most likely token at another temperature than 1, once it is known
+    this.measured = measureHeads(this.numbers.heads, view.labels);
     this.looking = []; // for each block, the drawing of the head in it that looks back
     // a button that is replaced by a new one gives it the focus
     const hadFocus = root.contains(document.activeElement) && isGoOn(document.activeElement);
@@ -62,7 +63,7 @@ class Picture {
    */
   build() {
     const { before, blocks, after } = describeParts(this.numbers, unitOf(this.view));
-    const { line, flow } = this.parts;
+    const { line, flow, outcome } = this.parts;
     this.tokens = this.view.labels.map((label) =>
       Object.assign(create("span", "token", label), { role: "button" })
     );
@@ -75,9 +76,12 @@ class Picture {
       blocks.length + 1,
       blocks.length, // the same as after the last block
       "logits",
-      ...after.map((part) => this.createRow(part)),
-      this.bars
+      ...after.map((part) => this.createRow(part))
     );
+    // In a frame the parts scroll by themselves, and the bars would be out of sight below them.
+    const isFramed = document.body.classList.contains("framed");
+    outcome.hidden = !isFramed;
+    (isFramed ? outcome : logits).append(this.bars);
     if (this.source) logits.append(this.createEnding());
     this.stages = [text, ...blockStages, logits];
     flow.append(...this.stages);
@@ -138,9 +142,8 @@ class Picture {
   /** Creates the drawing of one head of a layer over the full width, at first the most telling. */
   createLooking(layer) {
     const { heads } = this.numbers;
-    const measured = measureHeads(heads, this.view.labels);
     const inLayer = Array.from({ length: heads.heads }, (_, head) => layer * heads.heads + head);
-    const head = mostTelling(measured, inLayer) % heads.heads;
+    const head = mostTelling(this.measured, inLayer) % heads.heads;
     const caption = create("p", "hint");
     const canvas = create("canvas", "wide-arcs");
     canvas.setAttribute("role", "img");
