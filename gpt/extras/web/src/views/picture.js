@@ -14,6 +14,8 @@ let temperature = 1;
 const openBlocks = new Set([0]);
 // milliseconds after ↑ or ↓ in which scrolling, which the new focus may cause, chooses no part
 const PAUSE = 500;
+// heads of these kinds look far back, so that their arcs are wide
+const FAR_KINDS = ["duplicate", "induction", "line start", "word start"];
 
 /** Draws a model as one picture. */
 export function showPicture(root, view, source = null) {
@@ -139,11 +141,15 @@ class Picture {
     return branch;
   }
 
-  /** Creates the drawing of one head of a layer over the full width, at first the most telling. */
+  /**
+   * Creates the drawing of one head of a layer over the full width, at first the most telling of
+   * those that look far back.
+   */
   createLooking(layer) {
     const { heads } = this.numbers;
     const inLayer = Array.from({ length: heads.heads }, (_, head) => layer * heads.heads + head);
-    const head = mostTelling(this.measured, inLayer) % heads.heads;
+    const far = inLayer.filter((head) => FAR_KINDS.includes(this.measured[head].kind));
+    const head = mostTelling(this.measured, far.length > 0 ? far : inLayer) % heads.heads;
     const caption = create("p", "hint");
     const canvas = create("canvas", "wide-arcs");
     canvas.setAttribute("role", "img");

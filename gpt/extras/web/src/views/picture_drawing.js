@@ -14,11 +14,13 @@ const THINNEST = 1.5; // pixels of an arc
 const WIDE_HEIGHT = 176;
 const CELL_HEIGHT = 26;
 const WIDE_BASE = 120;
-const WIDEST_CELL = 32;
-const LARGEST_LETTER = 15;
+const WIDEST_CELL = 80;
+const LEAD = 2; // tokens before the first arc
+const LARGEST_LETTER = 20;
+const NAME_SIZE = 15; // of what is written below the cells
 const SMALLEST_LETTER = 8; // one that is smaller cannot be read
 const LARGEST_OVERLAP = 1.3; // of a label over its cell, times the width of the cell
-const LABELLED = 4; // tokens whose weights are written
+const MOST_NAMED = 4; // tokens whose weights are written
 const GAP = 8; // between two of them
 
 /** The colors of this theme, computed once for everything that is drawn with them. */
@@ -95,50 +97,62 @@ function strokeArcs(context, weights, { step, base, size, thickest }) {
 
 /**
  * Draws the same over the full width of a canvas, with the tokens themselves in the colors of their
- * weights, and the percentages of those with the most.
+ * weights, and the percentages of those with the most. Tokens before the first arc are left out, as
+ * far as the others fill the canvas.
  */
-export function drawWideArcs(canvas, labels, weights, { shares }) {
+export function drawWideArcs(canvas, labels, weights, inks) {
   const width = canvas.clientWidth;
   const density = window.devicePixelRatio;
   Object.assign(canvas, { width: width * density, height: WIDE_HEIGHT * density });
   const context = canvas.getContext("2d");
   context.scale(density, density);
-  const { color, fontFamily } = getComputedStyle(canvas);
-  const step = Math.min(WIDEST_CELL, width / weights.length);
-  context.strokeStyle = shares[Math.round(0.6 * STEPS)];
   const query = weights.length - 1;
   const farthest = weights.findIndex((weight) => weight >= FAINTEST);
-  const size = Math.max(1, query - farthest);
-  strokeArcs(context, weights, { step, base: WIDE_BASE, size, thickest: 12 });
+  const firstArc = farthest < 0 ? query : farthest;
+  const least = Math.ceil(width / WIDEST_CELL); // tokens that fill the canvas
+  const first = Math.max(0, Math.min(firstArc - LEAD, query + 1 - least));
+  const shown = weights.slice(first);
+  const names = labels.slice(first, query + 1);
+  const step = Math.min(WIDEST_CELL, width / shown.length);
+  context.strokeStyle = inks.shares[Math.round(0.6 * STEPS)];
+  const size = Math.max(1, query - firstArc);
+  strokeArcs(context, shown, { step, base: WIDE_BASE, size, thickest: 12 });
   context.textAlign = "center";
   context.textBaseline = "middle";
-  const strongest = [...weights.keys()].sort((one, other) => weights[other] - weights[one]);
-  const labelled = strongest.slice(0, LABELLED);
-  const fontSize = Math.min(LARGEST_LETTER, 1.6 * step);
+  drawCells(context, names, shown, step, inks);
+  drawPercentages(context, names, shown, step);
+}
+
+/** Draws a line of cells with tokens, `step` pixels wide each, in the colors of their weights. */
+function drawCells(context, labels, weights, step, { shares }) {
+  const size = Math.min(LARGEST_LETTER, 1.6 * step);
+  context.font = `${size}px ${getComputedStyle(context.canvas).fontFamily}`;
   weights.forEach((weight, key) => {
     const share = Math.sqrt(weight);
     context.fillStyle = shares[Math.round(STEPS * share)];
     context.fillRect(key * step, WIDE_BASE + 2, Math.ceil(step), CELL_HEIGHT);
-    context.font = `${fontSize}px ${fontFamily}`;
     const fits = context.measureText(labels[key]).width <= LARGEST_OVERLAP * step;
-    if (!fits || fontSize < SMALLEST_LETTER) return;
+    if (!fits || size < SMALLEST_LETTER) return;
     context.fillStyle = inkOn(colorOf(share));
     context.fillText(labels[key], (key + 0.5) * step, WIDE_BASE + 2 + CELL_HEIGHT / 2);
   });
-  context.font = `${LARGEST_LETTER}px ${fontFamily}`;
-  context.fillStyle = color;
-  drawNames(context, labels, weights, labelled, step);
 }
 
 /**
- * Writes below a line of cells the tokens `labelled` with their weights, the heavier first, as far
- * as there is room.
+ * Writes below the cells the largest weights, the heaviest first where room is short; with the token
+ * itself where its cell has no room for it.
  */
-function drawNames(context, labels, weights, labelled, step) {
-  const taken = []; // pairs of the left and right edges of what is written
+function drawPercentages(context, labels, weights, step) {
+  const { color, fontFamily } = getComputedStyle(context.canvas);
+  context.font = `${NAME_SIZE}px ${fontFamily}`;
+  context.fillStyle = color;
   const width = context.canvas.clientWidth;
-  for (const key of labelled) {
-    const name = `${labels[key]} ${Math.round(100 * weights[key])}%`;
+  const strongest = [...weights.keys()].sort((one, other) => weights[other] - weights[one]);
+  const taken = []; // pairs of the left and right edges of what is written
+  for (const key of strongest.slice(0, MOST_NAMED)) {
+    const share = `${Math.round(100 * weights[key])}%`;
+    const isInCell = 1.6 * step >= SMALLEST_LETTER;
+    const name = isInCell ? share : `${labels[key]} ${share}`;
     const half = context.measureText(name).width / 2;
     const middle = Math.max(half, Math.min(width - half, (key + 0.5) * step));
     const isFree = taken.every(
@@ -146,6 +160,6 @@ function drawNames(context, labels, weights, labelled, step) {
     );
     if (!isFree) continue;
     taken.push([middle - half, middle + half]);
-    context.fillText(name, middle, WIDE_BASE + 2 + CELL_HEIGHT + LARGEST_LETTER);
+    context.fillText(name, middle, WIDE_BASE + 2 + CELL_HEIGHT + NAME_SIZE);
   }
 }

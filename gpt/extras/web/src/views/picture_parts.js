@@ -69,21 +69,17 @@ export function describeParts(numbers, unit) {
   /** The embedding of the tokens. */
   function describeEmbedding(part) {
     const vector = (token) => numbers.vector(part, token);
-    const table = `a table of ${withCommas(vocabulary)} × ${width}`;
-    const description = {
+    return {
       kind: "vector",
       name: "embedding",
       shape: stream,
       note: numbers.shapes("wte").length > 0 ? parameters("wte") : "not trained",
+      value: (token) => `length ${length(vector(token))}`,
+      vector,
       about: (token) =>
-        `Row ${ids[token]} of ${table} trained numbers: what ${named(token)} is before anything else is read. ` +
-        `Its length is ${length(vector(token))}.`,
+        `Row ${ids[token]} of a table of ${withCommas(vocabulary)} × ${width} trained numbers: what ` +
+        `${named(token)} is before anything else is read. Its length is ${length(vector(token))}.`,
     };
-    // Without positions, the stream begins as this vector, and the next part draws it.
-    const isDrawn = numbers.addedFirst > 1;
-    return isDrawn
-      ? { ...description, value: (token) => `length ${length(vector(token))}`, vector }
-      : { ...description, value: (token) => `row ${ids[token]}`, middle: table };
   }
 
   /** The vectors of the positions, which are added to the embeddings. */
