@@ -131,6 +131,29 @@ def test_tokens_of_the_end_of_a_text_are_read_and_counted(open_page: Open, serve
         assert f"With all heads: {bits:.3f} bits per token" in page.text(".compared h3")
 
 
+def test_view_says_what_it_left_out_of_a_text(open_page: Open) -> None:
+    page = open_page("lens")
+    status = "document.querySelector('.view .status').textContent"
+    shown = (
+        "[...document.querySelectorAll('#text .token')].map((item) => item.textContent).join('')"
+    )
+    page.wait_for("document.querySelector('#model option') !== null")
+    choose_model(page, "first")
+    for text, left, message in (
+        (
+            "\u041f the k\u00e9y",
+            "␣the␣key",
+            "The model does not know \u041f \u00e9, so a plain form",
+        ),
+        ("\u041f\u200d", "", "The model does not know \u041f U+200D, so a plain form"),
+    ):
+        page.run("document.querySelector('.view textarea').select()")
+        page.type(text)
+        page.press("Enter", CONTROL)
+        page.wait_for(f"{status}.startsWith({json.dumps(message)})")
+        assert page.run(shown) == left
+
+
 PART = "document.querySelector('[data-part={}]')"
 AT = PART.format("sample-at") + "?.textContent"
 STATE = PART.format("state") + "?.textContent"
