@@ -83,7 +83,8 @@ class Picture {
     // In a frame the parts scroll by themselves, and the bars would be out of sight below them.
     const isFramed = document.body.classList.contains("framed");
     outcome.hidden = !isFramed;
-    (isFramed ? outcome : logits).append(this.bars);
+    const place = isFramed ? outcome : logits;
+    place.append(this.bars);
     if (this.source) logits.append(this.createEnding());
     this.stages = [text, ...blockStages, logits];
     flow.append(...this.stages);
@@ -284,7 +285,11 @@ class Picture {
       if (stage) this.showStage(stage);
       const part = passing.filter((target) => indices.has(target)).at(-1);
       const isScrolledByKey = performance.now() - movedAt <= PAUSE;
-      if (part && !isScrolledByKey && !this.tour.isOnTheWay) this.pickPart(indices.get(part));
+      if (!part || isScrolledByKey || this.tour.isOnTheWay) return;
+      const index = indices.get(part);
+      const { kind, layer } = this.shown[index].part;
+      // of the heads, which stand side by side, the one that is drawn
+      this.pickPart(kind === "head" ? this.indexOfDrawnHead(layer) : index);
     };
     // The document, not the default, which is the window of the topmost page: if this page is in a
     // frame of another site, a browser tells nothing of that.
@@ -298,10 +303,11 @@ class Picture {
     this.stage = stage;
     const { row, name } = stage.dataset;
     const isLast = stage === this.stages.at(-1);
-    const guess = (isLast && this.sampled) || this.view.lens[row][this.token];
-    const atTemperature = guess === this.sampled ? ` at temperature ${temperature}` : "";
-    this.parts.stage.textContent = isLast ? name + atTemperature : `guess after ${name}`;
-    showGuess(this.parts.guess, guess);
+    const isSampled = isLast && this.sampled !== null;
+    let words = isLast ? name : `guess after ${name}`;
+    if (isSampled) words += ` at temperature ${temperature}`;
+    this.parts.stage.textContent = words;
+    showGuess(this.parts.guess, isSampled ? this.sampled : this.view.lens[row][this.token]);
   }
 
   chooseToken(token) {
@@ -353,25 +359,26 @@ class Picture {
     }
   }
 
+  /** The index of the part whose head is drawn over the full width of a layer's block. */
+  indexOfDrawnHead(layer) {
+    const { head } = this.looking[layer];
+    return this.shown.findIndex(({ part }) => part.layer === layer && part.head === head);
+  }
+
   /**
-   * Chooses the part that a card of the tour is about, by its name there; returns the element to
-   * scroll to.
+   * Chooses the part that a card of the tour is about; returns the element to scroll to, which has
+   * more to show than the part where that is a head or the logits.
    */
   showCard(name) {
-    const find = (test) => this.shown.findIndex(({ part }) => test(part));
-    const [{ layer, head, figure }] = this.looking;
-    const index = {
-      text: () => 0,
-      embedding: () => find((part) => part.name === "embedding"),
-      stream: () => find((part) => part.kind === "stream"),
-      head: () => find((part) => part.layer === layer && part.head === head),
-      mlp: () => find((part) => part.name === "MLP"),
-      bars: () => find((part) => part.kind === "logits"),
-    }[name]();
+    const isHead = name === "head";
+    const index = isHead
+      ? this.indexOfDrawnHead(0)
+      : this.shown.findIndex(({ part }) => part.card === name);
+    const { item } = this.shown[index];
     this.pickPart(index);
-    this.showStage(this.shown[index].item.closest(".picture-stage"));
-    if (name === "head") return figure;
-    return name === "bars" ? this.bars : this.shown[index].item;
+    this.showStage(item.closest(".picture-stage"));
+    if (isHead) return this.looking[0].figure;
+    return name === "bars" ? this.bars : item;
   }
 
   /**

@@ -29,7 +29,9 @@ function withCommas(count) {
  * - `value(token)`, a short figure, and `about(token)`, two sentences;
  * - one of these where it is drawn: `vector(token)`; `guess(token)`, the lens's candidate;
  *   `weights(token)` of a head, with `pair(token)`, named vectors that it compares; or
- *   `tokens(token)`, those to show with their ids.
+ *   `tokens(token)`, those to show with their ids;
+ * - `layer` and `head` of a head, and the `layer` of attention; `card`, the name of the card of the
+ *   tour that may be about it.
  */
 export function describeParts(numbers, unit) {
   const { config, ids, labels, parts, normalized, lens, top } = numbers.view;
@@ -50,6 +52,7 @@ export function describeParts(numbers, unit) {
   const text = {
     kind: "ids",
     name: "text",
+    card: "text",
     shape: all,
     note: `of ${many(vocabulary, "id")}`,
     value: (token) => `id ${ids[token]}`,
@@ -72,6 +75,7 @@ export function describeParts(numbers, unit) {
     return {
       kind: "vector",
       name: "embedding",
+      card: "embedding",
       shape: stream,
       note: numbers.shapes("wte").length > 0 ? parameters("wte") : "not trained",
       value: (token) => `length ${length(vector(token))}`,
@@ -111,7 +115,7 @@ export function describeParts(numbers, unit) {
       const [label, probability] = guess(token);
       return `If the model ended here, it would expect ${quoted(label)} with ${percent(probability)}.`;
     };
-    return { ...describeSum(count, where, rest), name, guess };
+    return { ...describeSum(count, where, rest), name, guess, card: "stream" };
   }
 
   /** The stream in the middle of a block, after so many parts, where the lens has no row. */
@@ -259,6 +263,7 @@ export function describeParts(numbers, unit) {
     const description = {
       kind: "norm",
       name: "MLP",
+      card: "mlp",
       shape: isKnown ? `${all} × F ${hidden}` : stream,
       middle: isKnown ? `${width} → ${hidden} → ${width}, ${name}` : name,
       note: parameters("h.0.mlp."),
@@ -296,6 +301,7 @@ export function describeParts(numbers, unit) {
   const logits = {
     kind: "logits",
     name: "logits",
+    card: "bars",
     shape: `${all} × V ${vocabulary}`,
     middle: config.tie_weights
       ? "compared with every row of the embedding"

@@ -4,8 +4,9 @@ import { many } from "../tokens.js";
 const SCROLL_MILLISECONDS = 1200; // most that a browser takes to scroll smoothly to a card's part
 
 /**
- * The cards of a tour through a picture: a title, a sentence or two, and the `name` of what is to
- * be seen. `unit` is the word for a token.
+ * The cards of a tour through a picture: a title, a sentence or two, and a name. The first part of
+ * the picture whose `card` is that name is what it is about; of "head", it is the one that is drawn
+ * over the full width. `unit` is the word for a token.
  */
 function describeCards({ config }, unit) {
   const { n_embd: width, vocab_size: vocabulary } = config;
@@ -80,7 +81,10 @@ export class Tour {
     this.choose(number, this.parts.tourNext);
   }
 
-  /** Chooses a card, and gives the focus to a button beside it, or to another one if it has no use. */
+  /**
+   * Chooses a card, and gives the focus to a button beside it: to another one where this one leads
+   * no further.
+   */
   choose(number, button) {
     this.unmark();
     this.number = number;
@@ -102,12 +106,12 @@ export class Tour {
     this.outlined.scrollIntoView({ block: "center", behavior: prefersStill ? "auto" : "smooth" });
   }
 
+  /** Hides the chosen card; the focus moves to where it can be chosen again. */
   end() {
-    const { card } = this.parts;
     this.unmark();
     this.buttons[this.number].focus();
     this.number = null;
-    card.hidden = true;
+    this.parts.card.hidden = true;
   }
 
   /** Removes the marks of the chosen card, and those of its part. */
