@@ -320,9 +320,9 @@ export function describeParts(numbers, unit) {
     },
   };
 
-  const before = [text, describeEmbedding(0)];
-  if (parts[1] === "position") before.push(describePosition(1));
-  before.push(describeStream(numbers.addedFirst, 0, "stream"));
+  const positions = parts[1] === "position" ? [describePosition(1)] : [];
+  const firstStream = describeStream(numbers.addedFirst, 0, "stream");
+  const before = [text, describeEmbedding(0), ...positions, firstStream];
   return {
     before,
     blocks: Array.from({ length: layers }, describeBlock),
