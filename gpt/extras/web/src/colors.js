@@ -80,13 +80,13 @@ export function paint(element, share) {
 
 function paintIn(element, color) {
   element.style.backgroundColor = `rgb(${color.join(" ")})`;
-  element.style.color = inkOn(color);
+  element.style.color = isLightColor(color) ? "#000" : "#fff";
 }
 
-/** Black or white, whichever reads better on a color. */
-export function inkOn(color) {
+/** Whether black reads better than white on a color of red, green and blue. */
+export function isLightColor(color) {
   // about where the contrast with black and with white is the same
-  return luminance(...color) > 0.18 ? "#000" : "#fff";
+  return luminance(...color) > 0.18;
 }
 
 /** The relative luminance of an sRGB color, by the weights of Rec. 709 and a gamma of 2.2. */
@@ -95,9 +95,14 @@ function luminance(...channels) {
   return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
 }
 
+/** Red, green and blue of the surprise at a token. */
+export function colorOfBits(bits) {
+  return surpriseColorOf(bits / MAX_BITS);
+}
+
 /** Colors an element by the surprise at a token. */
 export function paintBits(element, bits) {
-  paintIn(element, surpriseColorOf(bits / MAX_BITS));
+  paintIn(element, colorOfBits(bits));
 }
 
 /** Removes what `paint` has set. */

@@ -1,4 +1,4 @@
-import { colorOf, inkOn, signedColorOf } from "../colors.js";
+import { colorOf, isLightColor, signedColorOf } from "../colors.js";
 import { lengthOf } from "../engine/picture.js";
 
 // a number of so many times the root mean square of its vector has the strongest color
@@ -133,7 +133,7 @@ function drawCells(context, labels, weights, step, { shares }) {
     context.fillRect(key * step, WIDE_BASE + 2, Math.ceil(step), CELL_HEIGHT);
     const fits = context.measureText(labels[key]).width <= LARGEST_OVERLAP * step;
     if (!fits || size < SMALLEST_LETTER) return;
-    context.fillStyle = inkOn(colorOf(share));
+    context.fillStyle = isLightColor(colorOf(share)) ? "#000" : "#fff";
     context.fillText(labels[key], (key + 0.5) * step, WIDE_BASE + 2 + CELL_HEIGHT / 2);
   });
 }
