@@ -60,12 +60,12 @@ class Reading {
     return Math.min(MOST_TOKENS, this.context.facts?.block_size ?? UNKNOWN_WINDOW);
   }
 
-  /** Reads a text that the reader has chosen; the other views read it, too. */
-  readOwn(text) {
+  /** Reads a text that the reader has chosen, as `read` does; the other views read it, too. */
+  readOwn(text, isAtEnd = false) {
     this.last = text;
     this.context.text = text;
     this.parts.readingText.value = text;
-    this.read();
+    this.read(isAtEnd);
   }
 
   /** Reads the text that was written last if it or the model has changed. */
@@ -91,16 +91,11 @@ class Reading {
     const text = this.endOf(whole);
     this.reader = model;
     this.running?.abort();
-    if (!text) {
-      body.replaceChildren();
-      say(status, "There is no text to read: type one.");
-      return;
-    }
     const unknown = unknownIn(text, source, facts);
-    const isUnreadable = unknown.length === new Set(text).size && !source.readable(text);
-    if (isUnreadable) {
+    const problem = this.problemOf(text, unknown);
+    if (problem) {
       body.replaceChildren();
-      say(status, `${describeUnknown(unknown)} Nothing is left to read.`, true);
+      say(status, problem, text !== "");
       return;
     }
     this.running = new AbortController();
@@ -112,22 +107,23 @@ class Reading {
       if (signal.aborted) return;
       const length = describeRead(read, facts?.token ?? "token", text, whole);
       say(status, [length, describeUnknown(unknown)].filter(Boolean).join(" "));
-      const goOn = (longer) => {
-        readingText.value = longer;
-        this.context.text = longer;
-        this.last = longer;
-        this.read(true);
-      };
-      READINGS[this.name].show(
-        body,
-        { ...answer, ...asked, unit: facts?.token, goOn, isAtEnd },
-        source
-      );
+      const goOn = (longer) => this.readOwn(longer, true);
+      const view = { ...answer, ...asked, unit: facts?.token, goOn, isAtEnd };
+      READINGS[this.name].show(body, view, source);
     } catch (error) {
       if (signal.aborted) return;
       this.reader = null; // it is tried again when the view is opened again
       say(status, error.message, true);
     }
+  }
+
+  /** Why a text with these unknown characters cannot be read; nothing where it can be. */
+  problemOf(text, unknown) {
+    if (!text) return "There is no text to read: type one.";
+    const isAllUnknown = unknown.length === new Set(text).size;
+    // an unknown character may have a plain form that is known
+    if (!isAllUnknown || this.context.source.readable(text)) return "";
+    return `${describeUnknown(unknown)} Nothing is left to read.`;
   }
 
   /**
