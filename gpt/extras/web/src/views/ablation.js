@@ -116,20 +116,22 @@ function describeChange(left, whole) {
   return `${sign}${Math.abs(left - whole).toFixed(3)} bits: `;
 }
 
-/** What became of the first words after the text `given` that are not the same. */
+/**
+ * What became of the first words after the text `given` that are not the same; `parting` is the
+ * first different token of the two continuations, -1 where there is none.
+ */
 function describeWords(given, whole, left, parting) {
   if (parting < 0) return ["it writes the same"];
-  const [before, after] = [whole, left].map((written) => {
-    const same = written.slice(0, parting).join("").length;
-    return create("em", "", wordsAt(given + written.join(""), given.length + same));
-  });
+  const same = given + whole.slice(0, parting).join("");
+  const before = create("em", "", wordsAt(given + whole.join(""), same.length));
+  const after = create("em", "", wordsAt(given + left.join(""), same.length));
   return [before, " became ", after];
 }
 
-/** The words of a text with signs for white space, from the word on that `place` is in. */
+/** A few words of a text with signs for white space, from the word on that `place` is in. */
 function wordsAt(signed, place) {
   const text = signed.replace(/[␣⏎⇥]/g, " ");
-  const start = text.lastIndexOf(" ", place - 1) + 1;
+  const start = text.lastIndexOf(" ", place - 1) + 1; // 0 in the first word
   const words = text.slice(start).split(" ").filter(Boolean);
   return words.slice(0, QUOTED_WORDS).join(" ");
 }
