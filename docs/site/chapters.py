@@ -20,7 +20,13 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from docs.site.outputs import TIMED, kept_outputs, without_outputs
 
 ROOT = Path(__file__).resolve().parents[2]
-CHAPTERS = sorted((ROOT / "docs" / "book").glob("[0-9]_*.md"))
+_BOOK = ROOT / "docs" / "book"
+_WORKSHOPS = ("your_own_gpt",)
+"""Names of the chapters without a number, in the order in which they are listed."""
+CHAPTERS = [
+    *sorted(_BOOK.glob("[0-9]_*.md")),
+    *(_BOOK / f"{name}.md" for name in _WORKSHOPS),
+]
 NOTEBOOKS = ROOT / "notebooks"
 EXERCISE = ["exercise", "solution", "check"]
 LAST = "## What you have read"
@@ -37,7 +43,7 @@ INSTALL = (
 _NOTEBOOK_LINKS = {
     r"\]\(\.\./(?!\.\./)": "](../docs/",
     r"\]\(\.\./\.\./": "](../",
-    r"\]\((\d_\w+)\.md": r"](\1.ipynb",
+    rf"\]\(({'|'.join(path.stem for path in CHAPTERS)})\.md": r"](\1.ipynb",
 }
 # Without this header, Jupytext takes the language that most blocks are written in.
 _HEADER = "---\njupyter:\n  jupytext:\n    main_language: python\n---\n\n"

@@ -102,7 +102,7 @@ def test_check_fails_after_the_stub_and_names_the_failing_cell(tmp_path: Path) -
 def test_notebooks_are_those_of_the_chapters_with_their_outputs() -> None:
     kept = {path.stem: nbformat.read(path, as_version=4) for path in NOTEBOOKS.glob("*.ipynb")}
     names = [path.stem for path in CHAPTERS]
-    assert sorted(name for name in kept if name[0].isdigit()) == names
+    assert {name for name in kept if name[0].isdigit()} <= set(names)
     for path in CHAPTERS:
         message = f"{path.name} has changed: run python -m docs.site notebooks"
         assert kept[path.stem] == notebook(path), message
