@@ -21,7 +21,7 @@ from docs.site.outputs import TIMED, kept_outputs, without_outputs
 
 ROOT = Path(__file__).resolve().parents[2]
 _BOOK = ROOT / "docs" / "book"
-_WORKSHOPS = ("your_own_gpt", "byte_pairs", "scaling", "gpt2")
+_WORKSHOPS = ("your_own_gpt", "byte_pairs", "scaling", "gpt2", "clinic")
 """Names of the chapters without a number, in the order in which they are listed."""
 CHAPTERS = [
     *sorted(_BOOK.glob("[0-9]_*.md")),
