@@ -86,6 +86,16 @@ def test_every_block_runs(path: Path, executed, work: Path) -> None:  # type: ig
     assert str(Path.home()) not in text
 
 
+def test_code_folded_for_a_code_host_is_a_plain_hidden_cell(tmp_path: Path) -> None:
+    code = '```python tags=["hide-input"]\nfault = 0.1\n```\n'
+    path = chapter(tmp_path, f"<details>\n<summary>It tells</summary>\n\n{code}\n</details>\n")
+    cells = read(path).cells
+    assert [cell.source for cell in cells if cell.cell_type == "code"] == ["fault = 0.1"]
+    assert not any("details" in cell.source for cell in cells)
+    assert "fault" not in page(read(path), "1_sample")
+    assert notebook(path).cells[2].metadata["jupyter"] == {"source_hidden": True}
+
+
 @pytest.mark.slow
 def test_check_fails_after_the_stub_and_names_the_failing_cell(tmp_path: Path) -> None:
     cells = execute(chapter(tmp_path, EXERCISE.format("answer = ...")), tmp_path).cells
@@ -102,7 +112,8 @@ def test_check_fails_after_the_stub_and_names_the_failing_cell(tmp_path: Path) -
 def test_notebooks_are_those_of_the_chapters_with_their_outputs() -> None:
     kept = {path.stem: nbformat.read(path, as_version=4) for path in NOTEBOOKS.glob("*.ipynb")}
     names = [path.stem for path in CHAPTERS]
-    assert {name for name in kept if name[0].isdigit()} <= set(names)
+    numbered = {name for name in kept if name[0].isdigit()}
+    assert numbered <= set(names), "a notebook whose chapter is gone"
     for path in CHAPTERS:
         message = f"{path.name} has changed: run python -m docs.site notebooks"
         assert kept[path.stem] == notebook(path), message
