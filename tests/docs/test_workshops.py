@@ -61,10 +61,10 @@ def sources_without_training(definition: str, part: str, replacement: str) -> It
 
 def run_capstone(definition: str, part: str, replacement: str) -> None:
     """Run the solutions and the checks of the capstone, with a part of a solution replaced."""
-    text = gpt.CharTokenizer(map(chr, range(32, 132)))
+    tokenizer = gpt.CharTokenizer(map(chr, range(32, 132)))
     # The cells that are left out have prepared a text, of which the last check reads a window.
-    train = (np.arange(1000) % text.vocab_size).astype(np.uint8)
-    names: dict[str, Any] = {"tokenizer": text, "dataset": SimpleNamespace(train=train)}
+    train = (np.arange(1000) % tokenizer.vocab_size).astype(np.uint8)
+    names: dict[str, Any] = {"tokenizer": tokenizer, "dataset": SimpleNamespace(train=train)}
     for source in sources_without_training(definition, part, replacement):
         exec(source, names)
 
