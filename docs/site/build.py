@@ -1,6 +1,7 @@
 """Build the site: chapters executed side by side, pages gathered in build/pages, then MkDocs."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,8 @@ from docs.site.pages import page
 from gpt.cli.commands import COMMANDS
 
 APPENDICES = ("book/questions.md", "book/mathematics.md")
+LIVE_MODEL = "book/9_letting_it_out/model.html"
+"""The exported page of the model that the book trains, in the site."""
 GUIDES = {
     "Start": ["installing", "training", "generation", "inspection", "python"],
     "Go on": ["export", "serving", "performance", "distributed", "reliability"],
@@ -123,6 +126,17 @@ def _write_documents(pages: Path) -> None:
         shutil.copy(path, book)
     guides = {f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")}
     _write_linked({"README.md", *guides, *(f"docs/{name}" for name in APPENDICES)}, pages)
+    if (pages / LIVE_MODEL).is_file():
+        _show_live_model(pages / place("README.md"))
+
+
+def _show_live_model(first_page: Path) -> None:
+    """Put the page of a model, which the last chapter exports, in the place of its picture."""
+    text = first_page.read_text(encoding="utf-8")
+    frame = f'<iframe class="live-model" src="{LIVE_MODEL}" title="A model to write with"></iframe>'
+    changed, count = re.subn(r"^!\[[^\n]*\]\(playground\.png\)$", frame, text, flags=re.MULTILINE)
+    assert count == 1, "the README has one picture of a page"
+    _write(first_page, changed)
 
 
 def _write_linked(files: set[str], pages: Path) -> None:
@@ -165,7 +179,7 @@ def navigation() -> list[object]:
     chapters = [f"book/{path.name}" for path in CHAPTERS]
     return [
         {"Home": "index.md"},
-        {"Book": [*chapters, *APPENDICES]},
+        {"Book": ["contents.md", *chapters, *APPENDICES]},
         {"Notebooks": [f"book/{path.stem}.md" for path in LESSONS]},
         {
             "Guides": [
@@ -174,5 +188,4 @@ def navigation() -> list[object]:
         },
         {"Commands": [f"commands/{name}.md" for name in COMMANDS]},
         {"Reference": ["keys.md", *(f"reference/{name}.md" for name in reference.NAMES)]},
-        {"Project": ["readme.md"]},
     ]

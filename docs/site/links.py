@@ -33,7 +33,7 @@ def place(path: str) -> str:
     if path.startswith("notebooks/") and path.endswith(".ipynb"):
         return "book/" + path.removeprefix("notebooks/")
     if path == "README.md":
-        return "readme.md"  # README.md would be the site's first page
+        return "index.md"  # the site opens on what a code host shows first
     return f"source/{path}" if path.endswith(".md") else f"source/{path}.md"
 
 

@@ -29,7 +29,7 @@ def test_every_document_has_its_place() -> None:
     ("path", "link", "adapted", "made"),
     [
         ("docs/data.md", "training.md#model", "training.md#model", set()),
-        ("docs/data.md", "../README.md#results", "readme.md#results", {"README.md"}),
+        ("docs/data.md", "../README.md#results", "index.md#results", {"README.md"}),
         (
             "docs/data.md",
             "../gpt/system/files.py",

@@ -55,6 +55,17 @@ def test_site_has_every_page_and_loads_nothing_from_elsewhere(site: Path) -> Non
     assert not any(re.search(r"@import|url\([\"']?(https?:)?//", style) for style in styles)
 
 
+def test_site_opens_on_the_readme_with_a_model_to_write_with(
+    site: Path, visit: Callable[..., Page]
+) -> None:
+    first = (site / "index.html").read_text(encoding="utf-8")
+    assert "make demo" in first
+    assert "playground.png" not in first
+    page = visit((site / "index.html").as_uri())
+    source = page.run("document.querySelector('iframe.live-model').getAttribute('src')")
+    assert (site / source).is_file()
+
+
 def test_chapter_breaks_no_rule_of_accessibility(site: Path, visit: Callable[..., Page]) -> None:
     for dark in (False, True):
         page = visit((site / "book" / f"{CHAPTERS[0].stem}.html").as_uri(), dark=dark)
