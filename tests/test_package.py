@@ -56,7 +56,9 @@ REACH = {
     "gpt.model.gpt": {"system", "config", "model"},
 }
 """The rooms that a command can load, imports inside functions included."""
-LOADED_EXTRAS = {"gpt.cli.train": {"gpt.extras", "gpt.extras.snapshots"}}
+LOADED_EXTRAS = {
+    "gpt.cli.train": {"gpt.extras", "gpt.extras.snapshots", "gpt.extras.snapshot_text"}
+}
 """Modules of extras that a command can load nevertheless.
 
 A training is watched by snapshots unless they are switched off, and the trainer itself knows

@@ -13,15 +13,16 @@ import yaml
 
 import gpt
 from gpt.checkpoint import RunFolder, step_files
-from gpt.extras import snapshots
+from gpt.extras import snapshot_text, snapshots
 from gpt.extras.inspection.views.snapshots import read_snapshot
+from gpt.extras.snapshot_text import beginning_of, decoding_runtime
 from gpt.extras.snapshots import Snapshots
-from gpt.generation.batch import TextBatch
+from gpt.generation.batch import sample_texts
 from gpt.generation.runtime import Runtime
 from gpt.training.callbacks import Callback
 from gpt.training.signals import Interrupted
 from gpt.training.trainer import Trainer
-from tiny import CORPUS, TINY
+from tiny import CORPUS, TINY, sharp_model
 from training.sessions import rows, same, stopped_after, weights
 from training.sessions import start_session as start
 
@@ -61,9 +62,10 @@ def test_resumed_run_drops_later_snapshots(tmp_path: Path) -> None:
 
 
 def test_snapshot_holds_the_model_of_its_step(tmp_path: Path) -> None:
-    keys = ("train.max_steps=5", "train.log_interval=2", "sample.seed=5")
+    keys = ("train.max_steps=5", "train.log_interval=2", "train.sample_tokens=0", "sample.seed=5")
     trainer = start_with_snapshots(tmp_path, *keys)
-    trainer.run()
+    with patch.object(snapshots, "prompt_of", return_value="It was"):
+        trainer.run()
     run = trainer.run_folder
     assert steps_of(run) == [0, 1, 2, 3, 4, 5]
     shown = read_snapshot(run.snapshot(5))
@@ -73,13 +75,10 @@ def test_snapshot_holds_the_model_of_its_step(tmp_path: Path) -> None:
     logged = rows(tmp_path, "train/loss")
     expected = [None, None, logged[2], logged[2], logged[4], logged[5]]
     assert [read_snapshot(run.snapshot(step)).loss for step in range(6)] == expected
-    params = trainer.config.sample.params(max_new_tokens=trainer.config.train.sample_tokens)
-    texts = [""] * 8
-    runtime = Runtime(trainer.model)
-    prompts = texts.copy()
-    for chunk in TextBatch(runtime, trainer.dataset.tokenizer, prompts, params, range(5, 13)):
-        texts[chunk.row] += chunk.text.replace("\n", "⏎")
-    assert shown.sample.split("\n") == texts
+    params = trainer.config.sample.params(max_new_tokens=200)
+    (text,) = sample_texts(Runtime(trainer.model), trainer.dataset.tokenizer, "It was", params, [5])
+    assert shown.sample == text
+    assert len(text) == 200
 
 
 @pytest.mark.parametrize("max_steps", [1, 6, 1720, 10**6])
@@ -122,7 +121,7 @@ OUT_OF_MEMORY = RuntimeError("CUDA out of memory\nof much")
     [
         ("take_snapshot", 1, OUT_OF_MEMORY, "no snapshots from step 0 on: CUDA out of memory;"),
         ("take_snapshot", 3, OUT_OF_MEMORY, "no snapshots from step 2 on: CUDA out of memory;"),
-        ("reference_texts", 1, ZeroDivisionError("no text"), "from step 0 on: no text;"),
+        ("write_text", 1, ZeroDivisionError("no text"), "from step 0 on: no text;"),
         ("write_atomic", 1, FULL, "Snapshots cannot write: No space left; training continues"),
         ("make_folder", 1, FULL, "Snapshots cannot write: No space left; training continues"),
     ],
@@ -178,5 +177,63 @@ def test_snapshot_of_pairs_answers_a_held_out_question(tmp_path: Path) -> None:
     recipe["data"]["items"] = "pairs"
     recipe["run"]["dir"] = str(tmp_path / "runs")
     run = gpt.train(config=recipe, report=None)
-    sample = read_snapshot(RunFolder(run.folder).snapshot(6)).sample
-    assert re.match(r"\d\+\d ", sample)
+    shown = read_snapshot(RunFolder(run.folder).snapshot(6))
+    assert re.fullmatch(r"\d\+\d\n", shown.prompt or "")
+
+
+def test_snapshot_of_a_list_has_items_in_lines(tmp_path: Path) -> None:
+    overrides = ("data.items=lines", "sample.seed=5")
+    trainer = start_with_snapshots(tmp_path, *overrides)
+    trainer.run()
+    shown = read_snapshot(trainer.run_folder.snapshot(6))
+    mark = trainer.config.sample.begin_id
+    params = trainer.config.sample.params(max_new_tokens=200)
+    items = sample_texts(
+        Runtime(trainer.model), trainer.dataset.tokenizer, "", params, list(range(5, 21))
+    )
+    assert mark is not None
+    assert (shown.prompt, shown.sample) == ("", "\n".join(items)[:200])
+
+
+def test_texts_are_at_a_few_steps_and_have_one_prompt(tmp_path: Path) -> None:
+    trainer = start_with_snapshots(tmp_path, "train.max_steps=40")
+    trainer.run()
+    run = trainer.run_folder
+    shown = {step: read_snapshot(run.snapshot(step)) for step in steps_of(run)}
+    written = [step for step, snapshot in shown.items() if snapshot.sample]
+    assert written == sorted(snapshots.spaced_steps(40, 7)) == [0, 1, 2, 4, 9, 19, 40]
+    assert len({snapshot.prompt for snapshot in shown.values()}) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("cut\n\nSee also:\n\nAnother one. More.", "Another one."),
+        ("cut mid-sentence.\n\nROMEO:\nWhat light?", "ROMEO:"),
+        ("cut\n\nsmall letter.\n\nGood morrow, all. More.", "Good morrow, all."),
+        ('cut\n \n"Quoted." x\n\nHe said \u201cno.\u201d Then', "He said \u201cno.\u201d"),
+        ("cut\n\n" + "Word " * 30, ("Word " * 12).strip()),
+        ("cut\n\n" + "Word " * 30 + "\n\nShort one. And", "Short one."),
+        ("cut\n\n版本三点五。更改", "版本三点五。"),
+        ("no paragraph at all. None.", ""),
+        ("", ""),
+    ],
+)
+def test_prompt_is_how_a_paragraph_begins(text: str, expected: str) -> None:
+    assert beginning_of(text) == expected
+
+
+def test_compiled_decoder_writes_where_the_run_does_not_ask_for_pytorch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a verdict of an earlier command nothing is compiled while a training waits."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    model = sharp_model()
+    with patch.object(snapshot_text, "build_runtime", side_effect=AssertionError):
+        assert decoding_runtime(model, "auto").name.startswith("eager")
+        kernels = tmp_path / "gpt" / "kernels"
+        kernels.mkdir(parents=True)
+        (kernels / "engine-0-1-2.trial").touch()
+        assert decoding_runtime(model, "torch").name.startswith("eager")
+        with pytest.raises(AssertionError):
+            decoding_runtime(model, "auto")

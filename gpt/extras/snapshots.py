@@ -1,4 +1,4 @@
-"""Snapshots of a model while it trains: its token embedding, its attention to a line, samples."""
+"""Snapshots of a model while it trains: its token embedding, its attention to a line, a text."""
 
 import json
 from contextlib import ExitStack
@@ -10,10 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from gpt.checkpoint.runs import MAX_VOCABULARY
-from gpt.config.ranges import SEEDS
-from gpt.data.pairs import SIGNS
+from gpt.data.pairs import ANSWER
 from gpt.data.tokenizers import Tokenizer
-from gpt.generation.reference import reference_texts
+from gpt.extras.snapshot_text import decoding_runtime, prompt_of, write_text
 from gpt.model import GPT, eval_mode
 from gpt.model.attention import masked_scores, weighted_sum
 from gpt.system.errors import InputError, explained
@@ -21,10 +20,7 @@ from gpt.system.files import make_folder, write_atomic
 from gpt.system.progress import Report
 from gpt.training.acceleration import without_compilation
 from gpt.training.callbacks import Callback, CloseEvent, StartEvent, StepEvent, Training
-from gpt.training.validation import first_question
 
-ONE_LINE = str.maketrans({"\n": "⏎", **SIGNS})
-"""Signs for line ends and the marks of items: a sample is shown in one line."""
 COUNT = 32
 """Snapshots of a run, at most.
 
@@ -32,10 +28,11 @@ Each step is about the same factor after the one before, since a model changes m
 """
 LINE_TOKENS = 32
 """Tokens of the line that is read: a picture of their attention weights still fits a page."""
-SAMPLE_LINES = 8
-"""Samples of a snapshot: as one batch, they take hardly longer than one of them."""
-SAMPLE_TOKENS = 24
-"""Tokens of a sample: each takes a forward pass of its own."""
+TEXT_COUNT = 7
+"""Snapshots of a run that have a text, the first and the last included.
+
+A text takes up to 0.2 s without the C++ decoder, and all of them at most 2% of a run of a minute.
+"""
 TOLERANCE = 0.02
 """Largest norm of the difference between the attention of a fused kernel and that of its formula.
 
@@ -54,6 +51,7 @@ class Snapshots(Callback):
     def __init__(self, report: Report) -> None:
         self._report = report
         self._steps: set[int] = set()
+        self._text_steps: set[int] = set()
         self._newest_step: int | None = None  # until the run has started
         # the one that was logged last: to read another back, a GPU would have to be waited for
         self._loss: float | None = None
@@ -62,32 +60,34 @@ class Snapshots(Callback):
 
     def on_start(self, event: StartEvent) -> None:
         """Take the snapshot of the initial weights; a run that is resumed has it already."""
-        self._steps = snapshot_steps(event.trainer.config.train.max_steps)
+        max_steps = event.trainer.config.train.max_steps
+        self._steps = snapshot_steps(max_steps)
+        self._text_steps = spaced_steps(max_steps, TEXT_COUNT)
         self._newest_step = event.step
         try:
             make_folder(event.trainer.run_folder.snapshots)
         except OSError as error:
             self._report_unwritable(error)
         if event.step == 0:
-            self._write(event.trainer, event.step)
+            self._write(event.trainer, event.step, has_text=True)
 
     def on_step(self, event: StepEvent) -> None:
         """Take a snapshot if one is due."""
         if event.is_logged:
             self._loss = event.loss
         if event.step in self._steps:
-            self._write(event.trainer, event.step)
+            self._write(event.trainer, event.step, event.step in self._text_steps)
 
     def on_close(self, event: CloseEvent) -> None:
         """Take a snapshot of the last step, so that the pages end with the model as it is."""
         if self._newest_step is not None and event.step > self._newest_step:
-            self._write(event.trainer, event.step)
+            self._write(event.trainer, event.step, has_text=True)
 
-    def _write(self, trainer: Training, step: int) -> None:
+    def _write(self, trainer: Training, step: int, has_text: bool) -> None:
         if self._has_failed:
             return
         try:
-            content = self._take(trainer)
+            content = self._take(trainer, has_text)
         except Exception as error:
             # A failed snapshot must not abort training, whatever code of a user it runs.
             self._has_failed = True
@@ -102,28 +102,22 @@ class Snapshots(Callback):
             return
         self._newest_step = step
 
-    def _take(self, trainer: Training) -> bytes:
+    def _take(self, trainer: Training, has_text: bool) -> bytes:
         config = trainer.config
+        dataset = trainer.dataset
         model = trainer.model
-        tokenizer = trainer.dataset.tokenizer
         length = min(LINE_TOKENS, config.model.block_size)
-        line = np.asarray(trainer.dataset.val[:length]).astype(np.int64)
+        line = np.asarray(dataset.val[:length]).astype(np.int64)
         idx = torch.from_numpy(line).to(model.wte.weight.device)  # (T,)
-        max_new_tokens = min(SAMPLE_TOKENS, config.train.sample_tokens)
-        params = config.sample.params(max_new_tokens=max_new_tokens)
-        seeds = [(params.seed + row) % SEEDS for row in range(SAMPLE_LINES)]
-        prompt: list[int] | None = None
-        question = ""
-        if trainer.dataset.has_answers and max_new_tokens > 0:
-            # One answer to a question that the training does not see, and the same one each time.
-            prompt = first_question(trainer.dataset, config.model.block_size)
-            question = tokenizer.decode(prompt[1:-1]) + " "
-            seeds = seeds[:1]
+        prompt = prompt_of(dataset, config)
+        text = ""
         with without_compilation(model):  # a few passes are not worth compiling for their shapes
-            samples = reference_texts(model, tokenizer, params, seeds, lambda: None, prompt)
-            lines = [(question + sample).translate(ONE_LINE) for sample in samples]
-            sample = "\n".join(lines).strip("\n")  # empty if train.sample_tokens is 0
-            return take_snapshot(model, tokenizer, idx, sample, self._loss)
+            if has_text:
+                runtime = decoding_runtime(model, config.run.kernels)
+                text = write_text(runtime, dataset, config, prompt)
+            # a question is shown in a line of its own
+            words = {"prompt": prompt.replace(ANSWER, "\n"), "sample": text, "loss": self._loss}
+            return take_snapshot(model, dataset.tokenizer, idx, words)
 
     def _report_unwritable(self, error: OSError) -> None:
         """Warn once: each further snapshot would fail for the same reason."""
@@ -135,18 +129,26 @@ class Snapshots(Callback):
 
 def snapshot_steps(max_steps: int) -> set[int]:
     """Return the steps of a run at which there is a snapshot, 0, 1 and the last included."""
-    intervals = COUNT - 2  # the factors lead from step 1 to the last one; step 0 is one more
+    return spaced_steps(max_steps, COUNT)
+
+
+def spaced_steps(max_steps: int, count: int) -> set[int]:
+    """Return steps from 0 to the last that are about the same factor apart, at most `count`.
+
+    Those of a count are among those of another one if its intervals divide the other's.
+    """
+    intervals = count - 2  # the factors lead from step 1 to the last one; step 0 is one more
     powers = [max_steps ** (number / intervals) for number in range(intervals + 1)]
     return {0, *map(round, powers)}
 
 
-def take_snapshot(
-    model: GPT, tokenizer: Tokenizer, idx: Tensor, sample: str, loss: float | None
-) -> bytes:
+def take_snapshot(model: GPT, tokenizer: Tokenizer, idx: Tensor, words: dict[str, Any]) -> bytes:
     """Return the file of a snapshot: tensors in float16, tokens as hexadecimal bytes.
 
     Args:
         idx: the tokens of the line whose attention is kept, (T,) int64.
+        words: `sample`, what the model wrote, empty where it wrote nothing; `prompt`, which it
+            continued; and `loss`, in nats per token or None.
 
     Raises:
         InputError: a number of the model is not finite in float16.
@@ -154,11 +156,10 @@ def take_snapshot(
     num_embeddings = tokenizer.vocab_size
     if num_embeddings > MAX_VOCABULARY:
         num_embeddings = 0
-    words = {
+    fields = {
         "tokens": [tokenizer.token_bytes(token).hex() for token in range(num_embeddings)],
         "line": [tokenizer.token_bytes(token).hex() for token in idx.tolist()],
-        "sample": sample,
-        "loss": loss,
+        **words,
     }
     tensors = {
         "embedding": model.wte.weight.detach()[:num_embeddings],  # (V, C)
@@ -168,7 +169,7 @@ def take_snapshot(
     if not all(tensor.isfinite().all() for tensor in small.values()):
         raise InputError("the model's numbers are not finite")
     # metadata of safetensors are texts
-    metadata = {name: json.dumps(value) for name, value in words.items()}
+    metadata = {name: json.dumps(value) for name, value in fields.items()}
     return safetensors.torch.save(small, metadata)
 
 

@@ -18,6 +18,7 @@ from inspection.variants import every_variant
 from tiny import sharp_model
 
 IDX = torch.tensor([0, 3, 1, 2, 2, 5])
+TEXT = {"prompt": "ba", "sample": "", "loss": None}
 
 
 def test_snapshot_keeps_embedding_attention_and_words(
@@ -26,17 +27,20 @@ def test_snapshot_keeps_embedding_attention_and_words(
     tokenizer = CharTokenizer("\n abcé")
     model = sharp_model(vocab_size=tokenizer.vocab_size)
     file = tmp_path / "snapshot"
-    file.write_bytes(take_snapshot(model, tokenizer, IDX, "ab\ncé", 1.5))
+    file.write_bytes(
+        take_snapshot(model, tokenizer, IDX, {**TEXT, "sample": "ab\ncé", "loss": 1.5})
+    )
     shown = read_snapshot(file)
-    assert (shown.tokens, shown.sample, shown.loss) == (
+    assert (shown.tokens, shown.prompt, shown.sample, shown.loss) == (
         ["⏎", "␣", "a", "b", "c", "é"],
+        "ba",
         "ab\ncé",
         1.5,
     )
     assert shown.line == [shown.tokens[each] for each in IDX]
     assert torch.allclose(shown.embedding, model.wte.weight, atol=1e-3)
     monkeypatch.setattr(snapshots, "MAX_VOCABULARY", 5)
-    file.write_bytes(take_snapshot(model, tokenizer, IDX, "", None))
+    file.write_bytes(take_snapshot(model, tokenizer, IDX, TEXT))
     assert (read_snapshot(file).tokens, read_snapshot(file).embedding.numel()) == ([], 0)
 
 
@@ -45,9 +49,7 @@ def test_snapshot_has_the_attention_of_the_model(
     tmp_path: Path, variant: dict[str, object]
 ) -> None:
     model = sharp_model(vocab_size=6, dropout=0.5, **variant).train()
-    (tmp_path / "snapshot").write_bytes(
-        take_snapshot(model, CharTokenizer("abcdef"), IDX, "", None)
-    )
+    (tmp_path / "snapshot").write_bytes(take_snapshot(model, CharTokenizer("abcdef"), IDX, TEXT))
     shown = read_snapshot(tmp_path / "snapshot").attention
     assert torch.equal(shown, attention_patterns(model, IDX).half().float())
     assert model.training
@@ -74,6 +76,7 @@ WORDS = {"tokens": ["61", "62"], "line": ["61", "62", "61"], "sample": "", "loss
         {"tokens": ["61", "b"]},
         {"line": {"a": 1, "b": 2, "c": 3}},
         {"sample": None},
+        {"prompt": 1},
         {"more": ""},
         b"",
         b"junk" * 20,
@@ -88,6 +91,7 @@ def test_damaged_snapshot_is_refused(tmp_path: Path, bad: dict[str, Any] | bytes
 
     write(GOOD | WORDS)
     assert read_snapshot(tmp_path / "snapshot").tokens == ["a", "b"]
+    assert read_snapshot(tmp_path / "snapshot").prompt is None  # an older file has none
     write(GOOD | WORDS | bad) if isinstance(bad, dict) else (tmp_path / "snapshot").write_bytes(bad)
     with pytest.raises(CheckpointError, match="cannot be read"):
         read_snapshot(tmp_path / "snapshot")

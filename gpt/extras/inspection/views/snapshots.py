@@ -35,8 +35,9 @@ class Snapshot:
     line: list[str]  # a label for each token of the line that was read
     embedding: Tensor  # (V, C) float32; (0, C) where the vocabulary is large
     attention: Tensor  # (n_layer, H, T, T) float32
-    sample: str  # lines that the model wrote
+    sample: str  # what the model wrote after the prompt; empty where it wrote nothing
     loss: float | None  # the last one that the training had read, in nats per token
+    prompt: str | None  # None in older files, whose sample is several lines without one
 
 
 def read_snapshot(file: Path) -> Snapshot:
@@ -44,6 +45,9 @@ def read_snapshot(file: Path) -> Snapshot:
     try:
         content = read_file(file, MAX_BYTES)
         fields = _fields_of(content)
+        prompt = fields.pop("prompt", None)
+        if not isinstance(prompt, str | None):
+            raise ValueError("its prompt is no text")
         _require_whole(**fields)
         tokens = [label_of(bytes.fromhex(token)) for token in fields["tokens"]]
         line = [label_of(bytes.fromhex(token)) for token in fields["line"]]
@@ -56,6 +60,7 @@ def read_snapshot(file: Path) -> Snapshot:
         attention=fields["attention"],
         sample=fields["sample"],
         loss=fields["loss"],
+        prompt=prompt,
     )
 
 
@@ -130,6 +135,7 @@ def view_snapshot(step: int, shown: Snapshot, basis: Snapshot) -> dict[str, Any]
     return {
         "step": step,
         "loss": shown.loss,
+        "prompt": shown.prompt,
         "sample": shown.sample,
         "line": shown.line,
         "attention": _rounded(shown.attention),

@@ -167,6 +167,9 @@ def test_no_other_folder_can_be_named_and_damage_is_said(site: Served, folder: P
     assert "did you mean model" in get(site, "/api/runs/broken", status=500)["error"]["message"]
 
 
+WORDS = {"prompt": "ab", "sample": "abc", "loss": 2.5}
+
+
 def test_snapshot_is_seen_in_the_plane_of_another(site: Served, folder: Path) -> None:
     run = RunFolder(folder / "tiny")
     shutil.rmtree(run.snapshots)
@@ -175,16 +178,17 @@ def test_snapshot_is_seen_in_the_plane_of_another(site: Served, folder: Path) ->
     models = [sharp_model(seed=seed, vocab_size=6) for seed in (0, 1)]
     for step, model in zip((0, 7), models, strict=True):
         run.snapshot(step).write_bytes(
-            take_snapshot(model, tokenizer, torch.tensor([0, 1, 2]), "abc", 2.5)
+            take_snapshot(model, tokenizer, torch.tensor([0, 1, 2]), WORDS)
         )
     run.snapshot(8).write_bytes(b"damaged")
     other = take_snapshot(
-        sharp_model(vocab_size=5), CharTokenizer("abcde"), torch.tensor([0]), "", None
+        sharp_model(vocab_size=5), CharTokenizer("abcde"), torch.tensor([0]), WORDS
     )
     run.snapshot(9).write_bytes(other)
     assert get(site, "/api/runs/tiny")["snapshots"] == [0, 7, 8, 9]
     shown = get(site, "/api/runs/tiny/snapshots/0?basis=7")
-    assert (shown["step"], shown["sample"], shown["loss"]) == (0, "abc", 2.5)
+    assert {name: shown[name] for name in WORDS} == WORDS
+    assert shown["step"] == 0
     assert (shown["line"], shown["tokens"]) == ([*"abc"], [*"abcdef"])
     first, last = (model.wte.weight.detach().half().float() for model in models)
     assert torch.allclose(torch.tensor(shown["points"]), map_embedding(first, last), atol=1e-3)
