@@ -31,7 +31,7 @@ MAX_PROMPT_CHARACTERS = 60
 EMPTY_LINE = re.compile(r"(?:^|\n)[ \t]*\n")
 """What is before a paragraph."""
 SENTENCE_END = re.compile(
-    "[.!?\u2026][\"'\u201d\u2019)]*(?=\\s)"
+    "[.!?\u2026][\"'\u201d\u2019)]*(?=\\s|$)"
     "|:(?=\\n\\S)"  # after the name before a speech
     "|[\u3002\uff01\uff1f]"  # in Chinese and Japanese, where no space follows
 )
@@ -48,13 +48,14 @@ def beginning_of(text: str, max_characters: int = MAX_PROMPT_CHARACTERS) -> str:
     words = ""
     for empty_line in EMPTY_LINE.finditer(text):
         start = empty_line.end()
-        beginning = text[start : start + max_characters + 1]
+        # One character more, which shows whether a word or a sentence ends at the last one.
+        beginning = EMPTY_LINE.split(text[start : start + max_characters + 1])[0]
         if not beginning[:1].isalpha() or beginning[0].islower():
             continue
         sentence = SENTENCE_END.search(beginning)
         if sentence is not None and sentence.end() <= max_characters:
             return beginning[: sentence.end()]
-        if not words:
+        if not words and len(beginning) > max_characters:
             words = beginning.rpartition(" ")[0]
     return words
 
