@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from gpt.checkpoint.runs import MAX_VOCABULARY
+from gpt.data.dataset import Dataset
 from gpt.data.pairs import ANSWER
 from gpt.data.tokenizers import Tokenizer
-from gpt.extras.snapshot_text import decoding_runtime, prompt_of, write_text
+from gpt.extras.snapshot_text import SEARCHED_TOKENS, decoding_runtime, prompt_of, write_text
 from gpt.model import GPT, eval_mode
 from gpt.model.attention import masked_scores, weighted_sum
 from gpt.system.errors import InputError, explained
@@ -52,6 +53,7 @@ class Snapshots(Callback):
         self._report = report
         self._steps: set[int] = set()
         self._text_steps: set[int] = set()
+        self._characters = 0
         self._newest_step: int | None = None  # until the run has started
         # the one that was logged last: to read another back, a GPU would have to be waited for
         self._loss: float | None = None
@@ -64,6 +66,7 @@ class Snapshots(Callback):
         self._steps = snapshot_steps(max_steps)
         self._text_steps = spaced_steps(max_steps, TEXT_COUNT)
         self._newest_step = event.step
+        self._characters = count_characters(event.trainer.dataset)
         try:
             make_folder(event.trainer.run_folder.snapshots)
         except OSError as error:
@@ -116,7 +119,13 @@ class Snapshots(Callback):
                 runtime = decoding_runtime(model, config.run.kernels)
                 text = write_text(runtime, dataset, config, prompt)
             # a question is shown in a line of its own
-            words = {"prompt": prompt.replace(ANSWER, "\n"), "sample": text, "loss": self._loss}
+            words = {
+                "prompt": prompt.replace(ANSWER, "\n"),
+                "sample": text,
+                "loss": self._loss,
+                "characters": self._characters,
+                "hardware": describe_hardware(idx.device),
+            }
             return take_snapshot(model, dataset.tokenizer, idx, words)
 
     def _report_unwritable(self, error: OSError) -> None:
@@ -142,13 +151,31 @@ def spaced_steps(max_steps: int, count: int) -> set[int]:
     return {0, *map(round, powers)}
 
 
+def count_characters(dataset: Dataset) -> int:
+    """Return about how many characters a corpus has, exactly if each is a token."""
+    splits = (dataset.train, dataset.val, dataset.test)
+    tokens = sum(len(split) for split in splits if split is not None)
+    return round(tokens * dataset.chars_per_token(dataset.val[:SEARCHED_TOKENS]))
+
+
+def describe_hardware(device: torch.device) -> str:
+    """Return in words on what a model is trained."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    if device.type == "cpu":
+        threads = torch.get_num_threads()
+        return "one processor core" if threads == 1 else f"{threads} processor cores"
+    return device.type
+
+
 def take_snapshot(model: GPT, tokenizer: Tokenizer, idx: Tensor, words: dict[str, Any]) -> bytes:
     """Return the file of a snapshot: tensors in float16, tokens as hexadecimal bytes.
 
     Args:
         idx: the tokens of the line whose attention is kept, (T,) int64.
         words: `sample`, what the model wrote, empty where it wrote nothing; `prompt`, which it
-            continued; and `loss`, in nats per token or None.
+            continued; `loss`, in nats per token or None; and perhaps `characters`, the length of
+            the corpus, and `hardware`.
 
     Raises:
         InputError: a number of the model is not finite in float16.

@@ -37,7 +37,10 @@ class Snapshot:
     attention: Tensor  # (n_layer, H, T, T) float32
     sample: str  # what the model wrote after the prompt; empty where it wrote nothing
     loss: float | None  # the last one that the training had read, in nats per token
-    prompt: str | None  # None in older files, whose sample is several lines without one
+    # None in older files, in which `sample` has several lines without a prompt
+    prompt: str | None
+    characters: int | None  # about how long the corpus is
+    hardware: str | None  # what trained the model, in words
 
 
 def read_snapshot(file: Path) -> Snapshot:
@@ -45,9 +48,8 @@ def read_snapshot(file: Path) -> Snapshot:
     try:
         content = read_file(file, MAX_BYTES)
         fields = _fields_of(content)
-        prompt = fields.pop("prompt", None)
-        if not isinstance(prompt, str | None):
-            raise ValueError("its prompt is no text")
+        newer = {name: fields.pop(name, None) for name in ("prompt", "characters", "hardware")}
+        _require_types(**newer)
         _require_whole(**fields)
         tokens = [label_of(bytes.fromhex(token)) for token in fields["tokens"]]
         line = [label_of(bytes.fromhex(token)) for token in fields["line"]]
@@ -60,7 +62,7 @@ def read_snapshot(file: Path) -> Snapshot:
         attention=fields["attention"],
         sample=fields["sample"],
         loss=fields["loss"],
-        prompt=prompt,
+        **newer,
     )
 
 
@@ -83,6 +85,15 @@ def _metadata_of(content: bytes) -> dict[str, str]:
     length = int.from_bytes(content[:8], "little")
     header = parse_json(content[8 : 8 + length])
     return dict(header.get("__metadata__") or {})
+
+
+def _require_types(*, prompt: Any, characters: Any, hardware: Any) -> None:
+    """Raise ValueError where a field that older files lack is neither missing nor of its type."""
+    for text in (prompt, hardware):
+        if not isinstance(text, str | None):
+            raise ValueError("its words are no text")
+    if not isinstance(characters, int | None):
+        raise ValueError("its length of the corpus is no whole number")
 
 
 def _require_whole(
