@@ -100,22 +100,16 @@ def _synchronize(staged: Path) -> int:
 
 def _write_html(given_weights: str | None, loaded: "Loaded", staged: Path) -> list[str]:
     from gpt.checkpoint import RunFolder
+    from gpt.extras.about import about_loaded
     from gpt.extras.export.html import PageWords, learning_of, not_in_page, render_model_page
     from gpt.extras.inspection.example import example_of
     from gpt.extras.inspection.validation_examples import validation_examples
-    from gpt.extras.inspection.views.tokens import kind_of
 
     weights = given_weights or "fp16"
-    model = loaded.config.model
     sample = loaded.config.sample
-    count = sum(parameter.numel() for parameter in loaded.model.parameters())
-    title = f"{_name(loaded)}: {count:,} numbers that learned to write"
-    window = f"{model.block_size} {kind_of(loaded.tokenizer)}s"
-    note = (
-        f"A GPT of {model.n_layer} layers, {model.n_head} heads and width {model.n_embd} runs in "
-        f"this page, without a server; it sees {window}, with {weights} weights. "
-        "What you type stays here."
-    )
+    about = about_loaded(loaded)
+    title = f"{_name(loaded)}: {about.parameters:,} numbers that learned to write"
+    note = "A small GPT. It runs in this page, without a server: what you type stays here."
     # A checkpoint is runs/NAME/checkpoints/step-N; for one outside of a run there are no snapshots.
     run = RunFolder(loaded.folder.parent.parent)
     last_step = int(loaded.state.get("step", 0))
@@ -124,8 +118,8 @@ def _write_html(given_weights: str | None, loaded: "Loaded", staged: Path) -> li
         loaded.tokenizer,
         weights,
         sample,
-        PageWords(title, note, example_of(loaded), validation_examples(loaded)),
-        learning=learning_of(run, loaded.config, last_step),
+        PageWords(title, note, example_of(loaded), validation_examples(loaded), about),
+        learning=learning_of(run, loaded.config, last_step, loaded.state.get("best_val_loss")),
     )
     # An export has the same bytes on every system, so not the line ends of Windows.
     staged.write_text(page, encoding="utf-8", newline="\n")

@@ -3,14 +3,17 @@
 import json
 import math
 import shlex
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from gpt.checkpoint import Loaded, RunFolder, step_files
 from gpt.config import Config
 from gpt.config.sources import load_config, recipe_names
-from gpt.extras.inspection.views.snapshots import read_snapshot
+from gpt.data.tokenizers import Tokenizer
+from gpt.extras.inspection.views.snapshots import Snapshot, read_snapshot
 from gpt.extras.inspection.views.tokens import kind_of
+from gpt.model import GPT
 from gpt.system.errors import CheckpointError
 
 CORPORA = {"shakespeare": "Tiny Shakespeare", "pydocs": "Python's own documentation"}
@@ -21,42 +24,76 @@ MAX_CHANGES = 12
 """Most keys of a command: a configuration that differs more from every recipe has none."""
 
 
-def about_of(loaded: Loaded) -> dict[str, Any]:
-    """Return the facts about a model, as JSON values.
+@dataclass(frozen=True)
+class About:
+    """The facts about a model; None is what is not known.
 
-    Returns:
-        `parameters`; `corpus`, the name of the text, and `characters`, its length; `seconds` of
-        training on `hardware`; `choices`, how many tokens a blind guess would be right about as
-        often as the model is on text that it has not read, of `vocab_size`; and `command`. What
-        is not known of an imported model, or of a run whose snapshots are gone, is None.
+    Attributes:
+        corpus: the name of the text that it learned from.
+        characters: the length of that text.
+        seconds: the time of the training, on `hardware`.
+        choices: the perplexity of the validation split, of `vocab_size`: the model is as unsure of
+            a token there as of a choice among so many.
+        command: a command that trains it again.
+        prompt: what it continues first.
     """
+
+    parameters: int
+    token: str
+    vocab_size: int
+    corpus: str | None = None
+    characters: int | None = None
+    seconds: float | None = None
+    hardware: str | None = None
+    choices: float | None = None
+    command: str | None = None
+    prompt: str | None = None
+
+
+def about_model(model: GPT, tokenizer: Tokenizer) -> About:
+    """Return what a model itself tells."""
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    return About(parameters, kind_of(tokenizer), tokenizer.vocab_size)
+
+
+def about_loaded(loaded: Loaded) -> About:
+    """Return what a model, its checkpoint and its run tell."""
+    about = about_model(loaded.model, loaded.tokenizer)
     state = loaded.state
-    is_trained = "data" in state  # not imported
-    facts: dict[str, Any] = {
-        "parameters": sum(parameter.numel() for parameter in loaded.model.parameters()),
-        "token": kind_of(loaded.tokenizer),
-        "vocab_size": loaded.tokenizer.vocab_size,
-        "corpus": corpus_name(loaded.config) if is_trained else None,
-        "seconds": state.get("seconds"),
-        "choices": None,
-        "command": command_of(loaded.config) if is_trained else None,
-        **_from_snapshot(RunFolder(loaded.folder.parent.parent)),
-    }
+    if "data" not in state:  # it was imported
+        return about
+    choices = None
     # A checkpoint may be of a step that was not evaluated.
-    if state.get("evaluated_step") == state.get("step") and state.get("val_loss") is not None:
-        facts["choices"] = math.exp(state["val_loss"])
-    return facts
+    if state.get("val_loss") is not None and state.get("evaluated_step") == state.get("step"):
+        choices = math.exp(state["val_loss"])
+    about = replace(
+        about,
+        corpus=corpus_name(loaded.config),
+        seconds=state.get("seconds"),
+        choices=choices,
+        command=command_of(loaded.config),
+    )
+    # A checkpoint is runs/NAME/checkpoints/step-N; for one outside of a run there are no snapshots.
+    snapshot = _first_snapshot(RunFolder(loaded.folder.parent.parent))
+    if snapshot is None:
+        return about
+    return replace(
+        about,
+        characters=snapshot.characters,
+        hardware=snapshot.hardware,
+        prompt=snapshot.prompt,
+    )
 
 
-def _from_snapshot(run: RunFolder) -> dict[str, Any]:
-    """Return what a run's first snapshot says of its text and machine."""
-    for file in step_files(run.snapshots).values():
-        try:
-            snapshot = read_snapshot(file)
-        except CheckpointError:
-            break
-        return {"characters": snapshot.characters, "hardware": snapshot.hardware}
-    return {"characters": None, "hardware": None}
+def _first_snapshot(run: RunFolder) -> Snapshot | None:
+    """Return a run's first snapshot; None where there is none or it is damaged."""
+    files = list(step_files(run.snapshots).values())
+    if not files:
+        return None
+    try:
+        return read_snapshot(files[0])
+    except CheckpointError:
+        return None
 
 
 def corpus_name(config: Config) -> str:

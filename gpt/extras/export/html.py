@@ -5,7 +5,7 @@ The page holds weights, tokenizer and code, and needs no other file.
 
 import base64
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from gpt.config import Config, SampleConfig
 from gpt.data.bpe import BPETokenizer, byte_symbols
 from gpt.data.tokenizers import Tokenizer
 from gpt.data.words import WordTokenizer
+from gpt.extras.about import About, about_model
 from gpt.extras.export.coverage import changes_for, unknown_defaults, without_turn
 from gpt.extras.export.tokenizer_json import merges_of, require_gpt2_words
 from gpt.extras.inspection.views.picture import sizes_of
@@ -62,12 +63,14 @@ class PageWords:
         example: a text that fits the window; the views show it first, and writing starts from its
             first words.
         examples: texts that a reader can choose in place of it.
+        about: what is known of the model beside its weights.
     """
 
     title: str
     note: str
     example: str = ""
     examples: Sequence[str] = ()
+    about: About | None = None
 
 
 def render_model_page(
@@ -113,6 +116,7 @@ def render_model_page(
             "vocab_size": tokenizer.vocab_size,
             "example": words.example,
             "examples": list(words.examples),
+            "about": asdict(words.about or about_model(model, tokenizer)),
             "marks": marks,
             "longest_item": params.max_new_tokens,
             "sample": {name: getattr(params, name) for name in ("temperature", *FILTERS)},
@@ -131,8 +135,12 @@ def not_in_page(params: SampleConfig) -> list[str]:
     return unknown_defaults(without_turn(params), known)
 
 
-def learning_of(run: RunFolder, config: Config, end: int) -> dict[str, Any] | None:
+def learning_of(
+    run: RunFolder, config: Config, end: int, val_loss: float | None = None
+) -> dict[str, Any] | None:
     """Return how a run learned up to step `end`, in the form that a page of a running training has.
+
+    `val_loss` is the best one by then, in nats per token.
 
     None if the run kept fewer than two snapshots, between which there is nothing to compare. The
     attention of each snapshot is left out, since it would be most of the page.
@@ -154,7 +162,8 @@ def learning_of(run: RunFolder, config: Config, end: int) -> dict[str, Any] | No
         "step": last,
         "max_steps": config.train.max_steps,
         "tokenizer": config.data.tokenizer,
-        "best_val_loss": None,
+        "best_step": None,
+        "best_val_loss": val_loss,
         "snapshots": sorted(snapshots),
     }
     return {"run": facts, "snapshots": views}

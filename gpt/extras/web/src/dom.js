@@ -49,6 +49,11 @@ export function setOptions(select, names, chosen) {
   if (select.selectedIndex < 0) select.selectedIndex = 0;
 }
 
+/** Whether the reader has asked for less motion. */
+export function prefersStill() {
+  return matchMedia("(prefers-reduced-motion: reduce)").matches;
+}
+
 /** Writes a line of status. */
 export function say(status, message, isWrong = false) {
   status.textContent = message;

@@ -4,11 +4,11 @@ import { create } from "./dom.js";
  * Shows in `root` the view that the hash of the page's address names, and links to all views in
  * `nav`. Only the open view is in the document. Returns `refresh`, which tells the open view that
  * the context has changed. Each view has
- * - `name`: its address is `#name`; no element of the page may have this id, since the page would
+ * - `name`: its address is `#name`, perhaps with `?` and values; no element of the page may have this id, since the page would
  *   scroll there;
  * - `title`: its name in the navigation;
- * - `sentence`: what to look for in it, in two sentences; `more`, where there is any, says the
- *   rest, folded;
+ * - `sentence`: what to look for in it, in two sentences, where there is one; `more`, where there is
+ *   any, says the rest, folded;
  * - `show(root, context)`: fills `root`, an element that only this view uses, when the view is
  *   first opened. `context` has `source`, which computes, `model`, the name of the chosen model,
  *   and `text`, which was written last. `show` may return a function, which is called when the view
@@ -23,7 +23,8 @@ export function startShell(nav, root, views, context) {
   nav.replaceChildren(...links);
 
   function open() {
-    const view = views.find(({ name }) => `#${name}` === location.hash) ?? views[0];
+    const [address] = location.hash.split("?"); // what follows are values for the view
+    const view = views.find(({ name }) => `#${name}` === address) ?? views[0];
     markLink(links[views.indexOf(view)]);
     document.body.dataset.view = view.name;
     document.title = `${view.title} · ${title}`;
@@ -55,13 +56,9 @@ export function startShell(nav, root, views, context) {
   return open;
 }
 
-function createSection({ name, title, sentence, more = "" }) {
-  const section = create(
-    "section",
-    `view view-${name}`,
-    create("h1", "", title),
-    create("p", "guide", sentence)
-  );
+function createSection({ name, title, sentence = "", more = "" }) {
+  const section = create("section", `view view-${name}`, create("h1", "", title));
+  if (sentence) section.append(create("p", "guide", sentence));
   if (more) {
     section.append(
       create("details", "more", create("summary", "", "More"), create("p", "guide", more))

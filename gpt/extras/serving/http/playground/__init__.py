@@ -7,6 +7,7 @@ model runs in `Services.executor`.
 """
 
 import asyncio
+from dataclasses import asdict
 from typing import Any
 
 from fastapi import FastAPI
@@ -14,6 +15,7 @@ from fastapi.responses import HTMLResponse
 
 from gpt.config import SampleConfig
 from gpt.config.filters import FILTERS
+from gpt.extras.about import about_loaded
 from gpt.extras.accounting.parameters import count_parameters
 from gpt.extras.inspection.example import example_of
 from gpt.extras.inspection.validation_examples import validation_examples
@@ -71,8 +73,8 @@ def _add_model_info(app: FastAPI, services: Services) -> None:
         """
         async with services.models.use(name) as served:
             loaded = served.loaded
+            loop = asyncio.get_running_loop()
             if served.example is None:  # written once, then kept with the model
-                loop = asyncio.get_running_loop()
                 served.example = await loop.run_in_executor(services.executor, example_of, loaded)
                 served.examples = await loop.run_in_executor(
                     services.executor, validation_examples, loaded
@@ -94,6 +96,7 @@ def _add_model_info(app: FastAPI, services: Services) -> None:
                 "characters": getattr(loaded.tokenizer, "itos", None),
                 "example": served.example,
                 "examples": served.examples,
+                "about": asdict(await loop.run_in_executor(None, about_loaded, loaded)),
                 "sample": {name: getattr(sample, name) for name in ("temperature", *FILTERS)},
             }
 

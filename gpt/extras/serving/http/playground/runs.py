@@ -4,6 +4,7 @@ while it trains.
 
 import re
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -22,6 +23,8 @@ TAIL_BYTES = 1 << 16
 """Bytes from the end of a metrics.jsonl in which its last step is looked for: hundreds of lines."""
 SNAPSHOT_SECONDS = 60.0
 """How long a snapshot is waited for. Its embeddings have to be projected to a plane."""
+MAX_TEXTS = 64
+"""Most snapshots whose texts are read: twice as many as a run has that was never interrupted."""
 MAX_STEP = 2**62
 """Steps are below this, so that they fit 64 bits."""
 Step = Annotated[int, InPath(ge=0, lt=MAX_STEP)]
@@ -67,7 +70,14 @@ def add_runs(app: FastAPI, runs: Path, folders: Folders) -> None:
         folder = RunFolder(runs / name)
         return await folders.look(name, _view, folder, step, basis, seconds=SNAPSHOT_SECONDS)
 
+    async def get_texts(name: str) -> dict[str, Any]:
+        """Return the texts of a run's snapshots, in the order of their steps."""
+        await check(name)
+        texts = await folders.look(name, _texts, RunFolder(runs / name), seconds=SNAPSHOT_SECONDS)
+        return {"texts": texts}
+
     app.add_api_route("/api/runs", list_runs)
+    app.add_api_route("/api/runs/{name}/texts", get_texts)
     app.add_api_route("/api/runs/{name}", get_run)
     app.add_api_route("/api/runs/{name}/snapshots/{step}", get_snapshot)
 
@@ -116,6 +126,19 @@ def _describe(folder: RunFolder) -> dict[str, Any]:
         "tokenizer": config.data.tokenizer,
         "snapshots": list(step_files(folder.snapshots)),
     }
+
+
+def _texts(folder: RunFolder) -> list[dict[str, Any]]:
+    """Return `step`, `prompt` and `sample` of each snapshot that has a text."""
+    texts: list[dict[str, Any]] = []
+    for step, file in islice(step_files(folder.snapshots).items(), MAX_TEXTS):
+        try:
+            snapshot = read_snapshot(file)
+        except CheckpointError:
+            continue
+        if snapshot.sample:
+            texts.append({"step": step, "prompt": snapshot.prompt, "sample": snapshot.sample})
+    return texts
 
 
 def _view(folder: RunFolder, step: int, basis: int) -> dict[str, Any]:

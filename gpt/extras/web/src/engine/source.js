@@ -102,6 +102,17 @@ export class LocalSource {
     });
   }
 
+  /** Whether it is known how the model learned. */
+  get hasLearning() {
+    return this.learning !== null;
+  }
+
+  /** The texts of the run's snapshots, in the order of their steps. */
+  async texts() {
+    const snapshots = Object.values(this.learning?.snapshots ?? {});
+    return snapshots.filter(({ sample }) => sample).sort((one, other) => one.step - other.step);
+  }
+
   async runs() {
     return { runs: [this.learning.run.name], training: null };
   }

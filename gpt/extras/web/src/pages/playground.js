@@ -1,12 +1,13 @@
 import { fill, recall, remember, say, setOptions } from "../dom.js";
+import { linkedValues } from "../link.js";
 import { NO_MARKS } from "../marks.js";
 import header from "../playground/header.html";
-import { LEARNING } from "../playground/learning.js";
 import main from "../playground/main.html";
 import { ServerSource } from "../playground/server.js";
 import { startShell } from "../shell.js";
 import { many } from "../tokens.js";
 import { READING_VIEWS } from "../views/reading.js";
+import { START, showStart } from "../views/start.js";
 import { startValues, WRITE, Writer } from "../views/write.js";
 
 const data = JSON.parse(document.getElementById("data").textContent);
@@ -24,21 +25,29 @@ function showWriter(root, context) {
   const readValues = () => ({
     ...startValues(context.facts ?? unknownFacts()),
     ...recall(storedName(), {}),
+    ...linkedValues(),
   });
   const start = { ...readValues(), most: data.mostTokens, filters: data.filters };
   const changed = (values) => remember(storedName(), values);
-  const written = (text) => {
-    context.text = text;
-    remember("text", text);
-    readFacts(context); // again, since a model that is being trained may have changed
-  };
+  const written = (text) => keepText(context, text);
   const writer = new Writer(root, start, context, { changed, written });
+  let address = location.hash;
   const follow = () => {
     writer.fill(readValues());
     if (context.facts) writer.open();
+    const isLinked = address !== location.hash && location.hash.includes("?");
+    address = location.hash;
+    if (isLinked) writer.start();
   };
   follow();
   return follow;
+}
+
+/** Keeps a text that the reader has asked for, so that the other views read it. */
+function keepText(context, text) {
+  context.text = text;
+  remember("text", text);
+  readFacts(context); // again, since a model that is being trained may have changed
 }
 
 /**
@@ -47,7 +56,7 @@ function showWriter(root, context) {
 function unknownFacts() {
   const sample = { temperature: 0.8 };
   for (const [name, schema] of Object.entries(data.filters)) sample[name] = schema.default;
-  return { example: "", token: "character", marks: NO_MARKS, sample };
+  return { example: "", about: {}, token: "character", marks: NO_MARKS, sample };
 }
 
 /**
@@ -70,7 +79,7 @@ async function openPlayground() {
     askForKey("That key is not the server's.");
     return;
   }
-  const lastChosen = recall("model");
+  const lastChosen = linkedValues().model ?? recall("model");
   context.model = models.includes(lastChosen) ? lastChosen : models[0];
   await showFacts(context);
   setOptions(parts.model, models, context.model);
@@ -82,7 +91,12 @@ async function openPlayground() {
     // only then, since the views read as much as the model can see
     showFacts(context).then(() => refresh());
   });
-  const views = [{ ...WRITE, show: showWriter }, ...READING_VIEWS, LEARNING];
+  const options = {
+    seed: startValues(context.facts ?? unknownFacts()).seed,
+    written: (text) => keepText(context, text),
+  };
+  const start = { ...START, show: (root, context) => showStart(root, context, options) };
+  const views = [start, { ...WRITE, show: showWriter }, ...READING_VIEWS];
   refresh = startShell(parts.views, parts.view, views, context);
   addEventListener("hashchange", async () => {
     models = await source.models().catch(() => models); // there may be new ones
@@ -129,7 +143,7 @@ function describeFacts(facts) {
   } = facts;
   const size = `${many(parameters, "parameter")} in ${many(layers, "layer")} of ${many(heads, "head")}`;
   const sight = `sees ${many(window, facts.token)}, vocabulary of ${vocabulary.toLocaleString("en")}`;
-  return `step ${facts.step.toLocaleString("en")}: ${size}; ${sight}`;
+  return `${size}; ${sight}`;
 }
 
 function askForKey(reason) {

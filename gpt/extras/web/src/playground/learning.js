@@ -7,22 +7,14 @@ const POLL_MILLISECONDS = 2500; // between two questions how far a run has come
 // the tokens of these tokenizers, by a more telling name
 const UNITS = { char: "character", byte: "byte" };
 
-export const LEARNING = {
-  name: "learning",
-  title: "Learning",
-  sentence:
-    "Watch a run from its first step: noise becomes letters, then words, and similar characters gather.",
-  more:
-    "The slider follows a training until you move it, and goes on with it from its last step. " +
-    "Each step is the same factor after the one before, and the lines begin with the same " +
-    "random numbers at all of them. Embeddings are drawn in the plane in which those of the " +
-    "last snapshot vary most, with the same scale at all steps, and neighbors are those with " +
-    "the largest cosine in all dimensions. Attention is that to one line of the validation text.",
-  show: (root, context) => {
-    const learning = new Learning(root, context);
-    return () => learning.poll();
-  },
-};
+/**
+ * Shows in `root` how a run learned; `context` is that of `startShell`. Returns a function that asks
+ * for what is new.
+ */
+export function showLearning(root, context) {
+  const learning = new Learning(root, context);
+  return () => learning.poll();
+}
 
 /**
  * What the model of a run wrote and was at each snapshot, along a slider. A finished run plays once
@@ -32,12 +24,14 @@ class Learning {
   constructor(root, context) {
     this.root = root;
     this.source = context.source;
+    this.context = context;
     this.parts = fill(root, template);
     this.isAsking = false;
     this.run = null; // the chosen one
     this.basis = null; // the run and its last snapshot, in whose plane embeddings are drawn
     this.answers = new Map(); // snapshots in the plane of `basis`
     this.shown = null; // the step and the basis that are shown or asked for
+    this.texts = []; // what the run wrote, by step
     this.step = null; // the chosen step; null while the last snapshot is followed
     this.timer = null; // while snapshots are played
     // with reduced motion, a run never plays by itself
@@ -67,7 +61,7 @@ class Learning {
     try {
       this.setNames(await this.source.runs());
       const name = runs.value;
-      if (name) this.set(await this.source.run({ name }));
+      if (name) await this.load(name);
       say(status, name ? "" : "There is no run yet.");
       isOther = runs.value !== name;
     } catch (error) {
@@ -78,14 +72,24 @@ class Learning {
   }
 
   /**
-   * Offers the runs, and chooses at first the one that is being trained. A list that is the same
-   * stays open.
+   * Offers the runs, and chooses at first the one that is being trained, or that of the chosen
+   * model. A list that is the same stays open.
    */
   setNames({ runs: names, training }) {
     const { runs } = this.parts;
     const known = [...runs.options].map(({ value }) => value);
     runs.parentElement.hidden = names.length < 2;
-    if (names.join("/") !== known.join("/")) setOptions(runs, names, runs.value || training);
+    if (names.join("/") !== known.join("/")) {
+      setOptions(runs, names, runs.value || training || this.context.model);
+    }
+  }
+
+  /** Asks for a run, and for its texts where it has new snapshots. */
+  async load(name) {
+    const run = await this.source.run({ name });
+    const isSame = name === this.run?.name && run.snapshots.at(-1) === this.run.snapshots.at(-1);
+    if (!isSame) this.texts = await this.source.texts({ model: name });
+    this.set(run);
   }
 
   /** Shows how far a run has come. */
@@ -170,7 +174,7 @@ class Learning {
 
   /** Shows the snapshot of a step, unless another one is asked for before its answer comes. */
   async show(run, step) {
-    const { sampleText, sampleAt, failed, mapped, attended } = this.parts;
+    const { sampleAt, failed, mapped, attended } = this.parts;
     const last = run.snapshots.at(-1);
     const basis = JSON.stringify([run.name, last]);
     const key = `${step} ${basis}`;
@@ -185,13 +189,23 @@ class Learning {
       this.shown = null; // to be asked for again
       return;
     }
-    const loss = snapshot.loss === null ? "" : ` · loss ${snapshot.loss.toFixed(2)}`;
+    const loss = snapshot.loss === null ? "" : ` · training loss ${snapshot.loss.toFixed(2)}`;
     sampleAt.textContent = `step ${step.toLocaleString("en")}${loss}`;
-    sampleText.textContent = snapshot.sample;
+    this.showText(step);
     mapped.hidden = !snapshot.tokens.length;
     attended.hidden = !snapshot.attention;
     if (!mapped.hidden) this.map.show(snapshot, UNITS[run.tokenizer] ?? "token");
     if (!attended.hidden) drawHeads(this.parts, snapshot);
+  }
+
+  /** Shows the newest text of a step or of one before it, if there is any. */
+  showText(step) {
+    const { written, writtenAt, sampleText } = this.parts;
+    const newest = this.texts.findLast((text) => text.step <= step);
+    written.hidden = !newest;
+    if (!newest) return;
+    writtenAt.textContent = `What it wrote at step ${newest.step.toLocaleString("en")}`;
+    sampleText.textContent = (newest.prompt ?? "") + newest.sample;
   }
 
   /** Asks once, and again after an error, which is returned as `problem`. */
@@ -208,7 +222,7 @@ class Learning {
   }
 }
 
-/** How far a run has come, in words. */
+/** How far a run has come, in words; a run that has ended has only its loss. */
 function describe({
   training,
   step,
@@ -217,10 +231,13 @@ function describe({
   best_val_loss: loss,
   snapshots,
 }) {
+  const words = [];
   const progress = `step ${step.toLocaleString("en")} of ${maxSteps.toLocaleString("en")}`;
-  const words = [training ? `training: ${progress}` : progress];
-  if (loss !== null)
-    words.push(`best validation loss ${loss.toFixed(4)} nats per token at step ${best}`);
+  if (training) words.push(`training: ${progress}`);
+  if (loss !== null) {
+    const place = best === null ? "" : ` at step ${best.toLocaleString("en")}`;
+    words.push(`best validation loss ${loss.toFixed(2)} nats per token${place}`);
+  }
   if (!snapshots.length) words.push("no snapshot yet");
   return words.join(" · ");
 }

@@ -73,6 +73,17 @@ export class ServerSource {
     return null;
   }
 
+  /** Whether it is known how models learned: as the server's folder of runs says. */
+  get hasLearning() {
+    return true;
+  }
+
+  /** The texts of the snapshots of a model's run, in the order of their steps. */
+  async texts({ model }) {
+    const { texts } = await this.get(`/api/runs/${encodeURIComponent(model)}/texts`);
+    return texts;
+  }
+
   runs() {
     return this.get("/api/runs");
   }

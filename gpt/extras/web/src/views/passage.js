@@ -42,6 +42,7 @@ export class Passage {
     this.logits = null; // a promise of the logits of the chosen token, once they were asked for
     this.asking = null; // the AbortController of that question
     const { written, legend } = this.parts;
+    written.tabIndex = -1; // it can have the focus while its tokens are replaced
     this.pick = makeChoosable(
       written,
       this.items,
@@ -119,6 +120,9 @@ export class Passage {
     const { tokens, items } = this;
     const { written } = this.parts;
     const kept = Math.min(length, items.length);
+    // else the focus would go with its token
+    const isFocused = items.slice(kept).includes(document.activeElement);
+    if (isFocused || this.parts.pairs.contains(document.activeElement)) written.focus();
     tokens.length = kept;
     items.length = kept;
     while (written.lastChild && written.lastChild !== items.at(-1)) written.lastChild.remove();
@@ -181,9 +185,13 @@ export class Passage {
     const isListed = entries.some(([id]) => id === token.id);
     if (entries.length && !isListed) entries.push([token.id, token.label, token.probability]);
     const branch = (id) => this.writer.branch(this.tokens.indexOf(token), id);
+    const focused = [...pairs.querySelectorAll("button")].indexOf(document.activeElement);
     pairs.replaceChildren(
       ...entries.map((entry) => createAlternative(token, chance, sampled, entry, branch))
     );
+    // the button in the place of the one that had the focus
+    const buttons = [...pairs.querySelectorAll("button")];
+    if (focused >= 0) buttons[Math.min(focused, buttons.length - 1)]?.focus();
   }
 
   /**

@@ -1,7 +1,10 @@
-import { camelCase, copy, create, fill, isSubmit, say } from "../dom.js";
+import { saveCard } from "../card.js";
+import { camelCase, copy, create, fill, isSubmit, prefersStill, say } from "../dom.js";
+import { linkTo } from "../link.js";
 import { NO_MARKS, SIGNS, textOf } from "../marks.js";
 import { many } from "../tokens.js";
 import { describeUnknown } from "../unknown.js";
+import { describeModel } from "./about.js";
 import { Passage } from "./passage.js";
 import template from "./write.html";
 
@@ -76,14 +79,15 @@ export class Writer {
       ...schema,
       field: fieldOf(name),
     }));
-    const { form, seed, passage, count, prompt } = this.parts;
+    const { form, seed, passage, count, prompt, filters } = this.parts;
     this.fields = { prompt, count };
     this.sliders = {};
     for (const setting of [TEMPERATURE, ...this.filters]) {
       const { row, input, slider } = createSetting(setting);
       this.fields[setting.field] = input;
       this.sliders[setting.field] = slider;
-      seed.parentElement.before(row);
+      if (setting === TEMPERATURE) seed.parentElement.before(row);
+      else filters.append(row);
     }
     this.fields.seed = seed;
     this.passage = new Passage(passage, this);
@@ -93,14 +97,16 @@ export class Writer {
   }
 
   listen(root, form) {
-    const { stop, dice, seed, copy, settings } = this.parts;
+    const { stop, dice, seed, copy, settings, filters, link, picture } = this.parts;
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       this.start();
     });
     form.addEventListener("input", ({ target }) => this.follow(target));
     const unfold = () => {
-      settings.open = true; // so that the browser can point at the wrong field
+      // so that the browser can point at the wrong field
+      settings.open = true;
+      filters.open = true;
     };
     form.addEventListener("invalid", unfold, { capture: true });
     stop.addEventListener("click", () => this.stop());
@@ -110,6 +116,8 @@ export class Writer {
       this.start();
     });
     copy.addEventListener("click", () => this.copy());
+    link.addEventListener("click", () => this.copyLink());
+    picture.addEventListener("click", () => this.savePicture());
     document.addEventListener("keydown", (event) => {
       if (!root.isConnected) return;
       if (event.key === "Escape") this.stop();
@@ -274,6 +282,26 @@ export class Writer {
     );
   }
 
+  /** Copies a link that opens this view, and lets it write with the values of the form. */
+  async copyLink() {
+    const { prompt } = this.values();
+    const end = linkTo({ prompt, ...this.settings(), model: this.context.model });
+    const address = `${location.href.split("#")[0]}${end}`;
+    const { status } = this.parts;
+    if (await copy(address)) {
+      say(status, "The link is copied: whoever opens it here gets the text of this form.");
+    } else {
+      say(status, address); // to be selected, where the browser allows no copying
+    }
+  }
+
+  savePicture() {
+    const { facts, model, source } = this.context;
+    const name = model || source.learning?.run.name || "gpt";
+    saveCard(this.passage.tokens, describeModel(facts)[0].textContent, name);
+    say(this.parts.status, `Saved as ${name}.png.`);
+  }
+
   logitsAfter(ids, signal) {
     const { source, model } = this.context;
     return source.logitsAfter({ model, ids: this.fromMark(ids), signal });
@@ -356,7 +384,7 @@ export class Writer {
     parts.stop.disabled = false;
     passage.sampling = settings;
     say(parts.status, "Writing…");
-    const began = performance.now();
+    let began = performance.now();
     const picked = Array.isArray(prompt) ? passage.tokens.length : null;
     let added = 0;
     const add = (tokens) => {
@@ -372,6 +400,8 @@ export class Writer {
     };
     const timer = setInterval(showNext, PACE_MILLISECONDS);
     const take = (tokens) => {
+      // the pace is that of writing: a long prompt takes a while to read
+      if (tokens.some(({ isGiven }) => isGiven)) began = performance.now();
       if (prefersStill()) add(tokens);
       else waiting.push(...tokens);
     };
@@ -389,6 +419,8 @@ export class Writer {
     clearInterval(timer);
     if (this.running !== control) return; // another run has taken its place
     this.running = null;
+    // a disabled button would lose the focus
+    if (document.activeElement === parts.stop) parts.writeButton.focus();
     parts.stop.disabled = true;
     if (fault === null) {
       const bits = describeBits(passage.tokens, context.facts);
@@ -410,7 +442,7 @@ export class Writer {
     const isPicked = tokens.length > 0 && this.passage.tokens.length === picked;
     if (isPicked) Object.assign(tokens[0], { isGiven: false, isPicked: true });
     this.passage.add(tokens);
-    const isPointedAt = this.parts.passage.matches(":hover");
+    const isPointedAt = this.parts.passage.matches(":is(:hover, :focus-within)");
     if (!prefersStill() && !isPointedAt) this.passage.show(this.passage.tokens.length - 1);
     if (isPicked) this.passage.focus(picked);
     return tokens.filter((token) => !token.isGiven && !token.isPicked).length;
@@ -436,11 +468,6 @@ function describeBits(tokens, { token, vocab_size: size }) {
   return ` ${(bits / characters).toFixed(2)} bits per character${blind}.`;
 }
 
-/** Whether the reader has asked for less motion. */
-function prefersStill() {
-  return matchMedia("(prefers-reduced-motion: reduce)").matches;
-}
-
 function nextFrame() {
   return new Promise((done) => setTimeout(done, PACE_MILLISECONDS));
 }
@@ -456,12 +483,13 @@ function fieldOf(filter) {
 }
 
 /**
- * The values that the form starts with: the first words of the model's example, and what its
- * configuration samples with.
+ * The values that the form starts with: the prompt of the model's training, or the first words of
+ * its example, and what its configuration samples with.
  */
-export function startValues({ example, marks, sample: { temperature, ...filters } }) {
+export function startValues({ example, about, marks, sample: { temperature, ...filters } }) {
+  const prompt = marks.kind === "text" ? about.prompt : "";
   const values = {
-    prompt: beginningOf(example, marks),
+    prompt: prompt || beginningOf(example, marks),
     count: marks.kind === "items" ? NUM_ITEMS : 300,
     seed: 1337,
     temperature: Math.min(TEMPERATURE.maximum, temperature),

@@ -1,0 +1,54 @@
+import { create } from "../dom.js";
+import { many } from "../tokens.js";
+
+const MINUTE = 60; // seconds
+const HOUR = 60 * MINUTE;
+
+/**
+ * What a model is, in two elements of a paragraph: how it was made and what came of it, and what
+ * its text is. What is not known is left out.
+ */
+export function describeModel({ about }) {
+  const { corpus, characters, seconds, hardware } = about;
+  let made = `${about.parameters.toLocaleString("en")} numbers`;
+  if (corpus) {
+    const size = characters ? `${roughly(characters)} characters of ` : "";
+    made += ` learned from ${size}${corpus}`;
+  }
+  if (seconds) made += ` in ${duration(seconds)}`;
+  if (seconds && hardware) made += ` on ${hardware}`;
+  return [
+    create("span", "", `${made}.`),
+    create("span", "", describeLoss(about)),
+    create("strong", "", " This text did not exist before."),
+  ];
+}
+
+/** The validation loss in words; empty where it is not known. */
+function describeLoss({ choices, vocab_size: size, token }) {
+  if (!choices) return "";
+  const bits = Math.log2(choices).toFixed(2);
+  const blind = Math.log2(size).toFixed(2);
+  return (
+    ` On text that it has never read it wavers among ${choices.toFixed(1)} ${token}s at each place; ` +
+    `guessing blindly, among ${size.toLocaleString("en")} (${bits} instead of ${blind} bits).`
+  );
+}
+
+/** A large number to two digits. */
+function roughly(count) {
+  if (count < 1000) return String(count);
+  const format = new Intl.NumberFormat("en", {
+    notation: "compact",
+    compactDisplay: "long",
+    maximumSignificantDigits: 2,
+  });
+  return format.format(count);
+}
+
+/** A time in words. */
+function duration(seconds) {
+  if (seconds < 2 * MINUTE) return many(Math.max(1, Math.round(seconds)), "second");
+  if (seconds < 2 * HOUR) return many(Math.round(seconds / MINUTE), "minute");
+  return many(Math.round(seconds / HOUR), "hour");
+}
