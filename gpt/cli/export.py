@@ -16,10 +16,11 @@ from gpt.system.progress import announce_if_slow
 if TYPE_CHECKING:
     from gpt.checkpoint import Loaded
 
-ENDINGS = {"html": ".html", "hf": "-hf", "gguf": ".gguf"}
+ENDINGS = {"html": ".html", "png": ".png", "hf": "-hf", "gguf": ".gguf"}
 """What is appended to the name of a run to name its export."""
 USES = {
     "html": "open it in a browser",
+    "png": "it shows a text that the model wrote",
     "hf": "AutoModelForCausalLM.from_pretrained({output!r}) loads it",
     "gguf": "llama-cli -m {output} runs it",
 }
@@ -44,6 +45,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     "export",
     "Write a trained model in another format. "
     "html: one file that runs the model in any browser, offline. "
+    "png: a picture of a text that it writes, each character on the color of its probability. "
     "hf: a folder that transformers loads. gguf: one file that llama.cpp runs.",
     "--to html --checkpoint runs/shakespeare --output shakespeare.html",
     _add_options,
@@ -51,7 +53,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     weights = arguments.weights
     if weights is not None and weights not in FORMATS[arguments.to]:
-        known = ", ".join(FORMATS[arguments.to]) or "no other than float32"
+        known = ", ".join(FORMATS[arguments.to]) or NO_FORMATS[arguments.to]
         raise ConfigError(f"--weights {weights} is not for --to {arguments.to}, which has {known}")
     # Asked before torch and the model are loaded, which takes seconds.
     if arguments.output is not None:
@@ -126,6 +128,13 @@ def _write_html(given_weights: str | None, loaded: "Loaded", staged: Path) -> li
     return not_in_page(sample)
 
 
+def _write_png(given_weights: str | None, loaded: "Loaded", staged: Path) -> list[str]:
+    from gpt.extras.export.card import render_card
+
+    staged.write_bytes(render_card(loaded))
+    return []
+
+
 def _write_hugging_face(given_weights: str | None, loaded: "Loaded", staged: Path) -> list[str]:
     from gpt.extras.export.hugging_face import export_files, not_in_folder
 
@@ -158,9 +167,17 @@ It returns the sampling defaults that its format has no place for.
 """
 WRITERS: dict[str, Writer] = {
     "html": _write_html,
+    "png": _write_png,
     "hf": _write_hugging_face,
     "gguf": _write_gguf,
 }
 """The writer of each value of --to."""
-FORMATS = {"html": ("fp16", "int8", "float32"), "hf": (), "gguf": ("float32", "q8_0")}
+FORMATS = {
+    "html": ("fp16", "int8", "float32"),
+    "png": (),
+    "hf": (),
+    "gguf": ("float32", "q8_0"),
+}
 """Values of --weights for each value of --to."""
+NO_FORMATS = {"png": "no weights", "hf": "no other than float32"}
+"""What is said of a format of the model that takes no --weights."""

@@ -49,6 +49,44 @@ class About:
     command: str | None = None
     prompt: str | None = None
 
+    @property
+    def sentence(self) -> str:
+        """What the model is and learned from, as `about.js` says it."""
+        words = f"{self.parameters:,} numbers"
+        if self.corpus:
+            size = f"{_roughly(self.characters)} characters of " if self.characters else ""
+            words += f" learned from {size}{self.corpus}"
+        if self.seconds:
+            words += f" in {_duration(self.seconds)}"
+            if self.hardware:
+                words += f" on {self.hardware}"
+        return f"{words}."
+
+
+def _roughly(count: int) -> str:
+    """Return a number to two digits, a large one in words."""
+    if count < 1000:
+        return str(count)
+    digits = math.floor(math.log10(count)) + 1
+    rounded = round(count, 2 - digits)
+    for unit, name in ((10**9, "billion"), (10**6, "million"), (10**3, "thousand")):
+        if rounded >= unit:
+            return (
+                f"{rounded / unit:.2g} {name}"
+                if rounded < 100 * unit
+                else f"{rounded // unit} {name}"
+            )
+    raise AssertionError(count)
+
+
+def _duration(seconds: float) -> str:
+    """Return a time in whole seconds, minutes or hours."""
+    for unit, name, least in ((3600, "hour", 7200), (60, "minute", 120), (1, "second", 0)):
+        if seconds >= least:
+            count = max(1, round(seconds / unit))
+            return f"{count:,} {name}" if count == 1 else f"{count:,} {name}s"
+    raise AssertionError(seconds)
+
 
 def about_model(model: GPT, tokenizer: Tokenizer) -> About:
     """Return what a model itself tells."""

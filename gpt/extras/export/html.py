@@ -22,7 +22,7 @@ from gpt.extras.export.tokenizer_json import merges_of, require_gpt2_words
 from gpt.extras.inspection.views.picture import sizes_of
 from gpt.extras.inspection.views.snapshots import read_snapshot, view_snapshot
 from gpt.extras.inspection.views.tokens import kind_of, labels_of
-from gpt.extras.web.document import MODEL, render_document
+from gpt.extras.web.document import MODEL, Heading, render_document
 from gpt.extras.web.marks import marks_of
 from gpt.model import GPT
 from gpt.model.quantized import QuantizedLinear, quantize, weights_format
@@ -126,7 +126,7 @@ def render_model_page(
         "learning": learning,
     }
     encoded = base64.b64encode(content).decode()
-    return render_document(MODEL, data, title=words.title, note=words.note, weights=encoded)
+    return render_document(MODEL, data, Heading(words.title, words.note), weights=encoded)
 
 
 def not_in_page(params: SampleConfig) -> list[str]:

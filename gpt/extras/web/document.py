@@ -6,6 +6,7 @@ import base64
 import hashlib
 import html
 import json
+from dataclasses import dataclass
 from importlib import resources
 from string import Template
 
@@ -38,40 +39,53 @@ STYLES = (
 """Style sheets in the order in which they apply."""
 
 
+@dataclass(frozen=True)
+class Heading:
+    """What a document says of itself, to its readers and to sites that show a link to it.
+
+    Attributes:
+        title: the title of the document, and its heading if there is a note.
+        note: text below the heading; None for a page whose script writes its own heading.
+        image: the whole address of a picture.
+    """
+
+    title: str
+    note: str | None = None
+    image: str = ""
+
+
 def render_document(
-    kind: str,
-    data: object,
-    *,
-    title: str,
-    note: str | None = None,
-    weights: str = "",
-    framed: bool = False,
+    kind: str, data: object, heading: Heading, *, weights: str = "", framed: bool = False
 ) -> str:
     """Return an HTML document.
 
     Args:
         kind: "attention", "lens" or "picture", views of a text; or `MODEL` or `PLAYGROUND`.
         data: values for the script, which reads them as JSON from the element `data`.
-        title: the title of the document, and its heading if there is a note.
-        note: text below the heading; None for a page whose script writes its own heading.
         weights: base64, which the script reads from the element `weights`.
         framed: whether it is shown in a frame that is as high as its content.
 
     Raises:
         InputError: the data has values that are not finite.
     """
+    title = heading.title
+    note = heading.note
     header = ""
     if note is not None:
         header = f'<h1>{html.escape(title)}</h1>\n<p class="note">{html.escape(note)}</p>'
     weights_element = ""
     if weights:
         weights_element = f'<script type="text/plain" id="weights">{weights}</script>\n'
+    image_element = ""
+    if heading.image:
+        image_element = f'<meta property="og:image" content="{html.escape(heading.image)}">\n'
     page_class = f"{kind}-page"
     return Template(_read("shell.html")).substitute(
         policy=content_policy(kind),
         kind=f"{page_class} framed" if framed else page_class,
         title=html.escape(title),
         description=html.escape(note or "A small GPT, and what goes on inside it."),
+        image=image_element,
         header=header,
         data=_to_json(data),
         weights=weights_element,

@@ -53,7 +53,7 @@ def render_page(kind: str, view: View, title: str, note: str, framed: bool = Fal
             also have the `layer` and `head` that the page shows first; left out: the most telling.
         framed: whether the page stands in a frame that is as high as its content.
     """
-    return render_document(kind, page_data(kind, view), title=title, note=note, framed=framed)
+    return render_document(kind, page_data(kind, view), Heading(title, note), framed=framed)
 
 
 def page_data(kind: str, view: View) -> View:

@@ -35,6 +35,7 @@ class Served:
         last_used: when the last of these began, by the monotonic clock.
         example: a line or so that it has written; None until it is asked for.
         examples: short texts of its validation split; None until they are asked for.
+        card: a PNG of a text that it has written; None until it is asked for.
     """
 
     loaded: Loaded
@@ -44,6 +45,7 @@ class Served:
     last_used: float = field(default_factory=time.monotonic)
     example: str | None = None
     examples: list[str] | None = None
+    card: bytes | None = None
 
 
 class Models:
