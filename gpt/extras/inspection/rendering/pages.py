@@ -16,7 +16,7 @@ from torch import Tensor
 from gpt.config import ModelConfig
 from gpt.extras.inspection.views.picture import VECTORS
 from gpt.extras.inspection.views.tokens import View
-from gpt.extras.web.document import not_finite, render_document
+from gpt.extras.web.document import Heading, not_finite, render_document
 from gpt.system.errors import InputError
 from gpt.system.files import write_atomic
 
