@@ -135,10 +135,16 @@ def test_run_of_nanogpt_is_imported(tmp_path: Path, run: Call) -> None:
 def test_what_is_written_without_output_is_named_after_the_run(
     own: Path, run: Call, refuse: Refuse
 ) -> None:
-    for to, name in (("html", "tiny.html"), ("hf", "tiny-hf"), ("gguf", "tiny.gguf")):
+    for to, name in (
+        ("html", "tiny.html"),
+        ("png", "tiny.png"),
+        ("hf", "tiny-hf"),
+        ("gguf", "tiny.gguf"),
+    ):
         assert f"written to {name}," in run(f"export --to {to}").err
         assert Path(name).exists()
         assert f"{name} exists already; choose another --output" in refuse(f"export --to {to}")
+    assert Path("tiny.png").read_bytes().startswith(b"\x89PNG")
     run("plot runs/tiny")
     assert run("plot runs/tiny runs/tiny").out == "tiny-tiny-loss.png\n"
     assert Path("tiny-loss.png").read_bytes().startswith(b"\x89PNG")

@@ -172,6 +172,31 @@ def test_page_is_one_offline_file_and_hostile_text_stays_data() -> None:
         assert len(own) == len(set(own))
 
 
+SNAPSHOT = {
+    "loss": 2.0,
+    "prompt": "the ",
+    "line": [],
+    "attention": None,
+    "tokens": [],
+    "points": [],
+    "nearest": [],
+}
+STEPS = (0, 1, 5, 20, 90, 400)
+LEARNING = {
+    "run": {
+        "name": "run",
+        "training": False,
+        "step": 400,
+        "max_steps": 400,
+        "tokenizer": "char",
+        "best_step": None,
+        "best_val_loss": 1.25,
+        "snapshots": [*STEPS, 401],
+    },
+    "snapshots": {step: {**SNAPSHOT, "step": step, "sample": f"text at {step}"} for step in STEPS}
+    | {401: {**SNAPSHOT, "step": 401, "sample": ""}},
+}
+"""A run with texts at some of its steps."""
 TOKENS = "[...document.querySelectorAll('.written .token')].map((item) => item.textContent)"
 WRITTEN = f"{TOKENS}.join('').replaceAll('⏎', '\\n')"
 DONE = "document.querySelector('.status').textContent.includes('written with seed')"
@@ -190,12 +215,12 @@ def open_page(model: GPT, tmp_path: Path, visit: Open) -> Iterator[Open]:
     file = tmp_path / "model.html"
     params = SamplingParams(max_new_tokens=60, temperature=0.8, top_k=5, seed=7)
     words = PageWords("A title", "a note", "ab", EXAMPLES)
-    page = render_model_page(model, CHARS, "float32", params, words)
+    page = render_model_page(model, CHARS, "float32", params, words, LEARNING)
     file.write_text(page, encoding="utf-8")
     pages: list[Page] = []
 
-    def start(**options: Any) -> Page:
-        pages.append(visit(file.as_uri(), **options))
+    def start(address: str = "#write", **options: Any) -> Page:
+        pages.append(visit(file.as_uri() + address, **options))
         return pages[-1]
 
     yield start
@@ -212,7 +237,7 @@ def enter(page: Page, field: str, text: str) -> None:
 
 def write(page: Page, prompt: str, **settings: float) -> str:
     """Type settings and a prompt, write by keyboard alone, and return the text."""
-    page.run("document.querySelector('.sampling-settings').open = true")
+    page.run("document.querySelectorAll('.writer details').forEach((each) => each.open = true)")
     for name, value in settings.items():
         page.run(f"document.getElementById('{name.replace('_', '-')}').select()")
         page.type(str(value))
@@ -320,6 +345,107 @@ def test_model_view_continues_with_what_it_samples(open_page: Open, model: GPT) 
         )
 
 
+STORY = "document.querySelector('.story-text').textContent"
+STAGE = "document.querySelector('.stages [aria-pressed=true]')?.textContent"
+
+
+def wait_for_story(page: Page, expected: str) -> None:
+    page.wait_for(f"{STORY} === {json.dumps(expected)}")
+
+
+def test_first_screen_tells_how_the_model_learned(open_page: Open, model: GPT) -> None:
+    """The last text is written by the page itself, so that its link and picture are of it."""
+    page = open_page("")
+    expected = generate(
+        model, CHARS, "the ", max_new_tokens=200, temperature=0.8, top_k=5, seed=7
+    )
+    wait_for_story(page, f"the {expected}")
+    labels = "[...document.querySelectorAll('.stages button')].map((each) => each.textContent)"
+    shares = ["untrained", "1% trained", "5% trained", "23% trained", "trained"]
+    assert page.run(labels) == shares
+    assert page.run(STAGE) == "trained"
+    for number, step in enumerate((0, 5, 20, 90)):
+        page.point(f"document.querySelectorAll('.stages button')[{number}]", click=True)
+        wait_for_story(page, f"the text at {step}")
+    assert "numbers." in page.text(".about")
+    assert "best validation loss 1.25 nats per token" in page.text("[data-part=state]")
+    page.wait_for("document.querySelector('[data-part=sample-at]').textContent !== ''")
+    assert page.text("[data-part=sample-at]") == "step 401 · training loss 2.00"
+    assert page.text("[data-part=written-at]") == "What it wrote at step 400"
+    assert page.text("[data-part=sample-text]") == "the text at 400"
+
+
+def test_story_goes_from_noise_to_the_model_by_itself(open_page: Open) -> None:
+    page = open_page("", hurry=8)
+    page.run(
+        f"stages = []; setInterval(() => {{ const stage = {STAGE};"
+        " if (stage !== stages.at(-1)) stages.push(stage); }, 16)"
+    )
+    page.wait_for(f"{STAGE} === 'trained' && {STORY}.length > 100")
+    labels = ["untrained", "1% trained", "5% trained", "23% trained", "trained"]
+    assert page.run("stages") == labels[-len(page.run("stages")) :]
+
+
+@pytest.mark.parametrize("hurry", [0, 4])
+def test_own_beginning_is_continued_and_its_link_writes_the_same_text(
+    hurry: int, open_page: Open, model: GPT
+) -> None:
+    page = open_page("", hurry=hurry)
+    page.run("document.getElementById('beginning').focus()")
+    page.type("no one ")
+    page.press("Enter")
+    settings = {"max_new_tokens": 200, "temperature": 0.8, "top_k": 5}
+    expected = "no one " + generate(model, CHARS, "no one ", seed=7, **settings)
+    wait_for_story(page, expected)
+    assert page.run("document.activeElement.id") == "beginning"
+    link = page.run(
+        "new Promise((done) => { navigator.clipboard.writeText = async (text) => done(text);"
+        "document.querySelector('[data-part=link]').click() })"
+    )
+    page.press("Enter")  # again, which takes the next seed
+    wait_for_story(page, "no one " + generate(model, CHARS, "no one ", seed=8, **settings))
+    address = link[link.index("#") :]
+    assert re.match(r"#write\?p=no\+one\+&seed=7&n=200&t=0\.8&top-k=5", address)
+    other = open_page(address)
+    other.wait_for(DONE)
+    assert other.run(WRITTEN) == expected
+    other.run(f"location.hash = {json.dumps(address.replace('seed=7', 'seed=8'))}")
+    other.wait_for(f"{WRITTEN} !== {json.dumps(expected)} && {DONE}")
+    assert other.run("document.getElementById('seed').value") == "8"
+
+
+@pytest.mark.parametrize("address", ["", "#write"])
+def test_text_is_saved_as_a_picture(address: str, open_page: Open) -> None:
+    page = open_page(address)
+    page.wait_for(f"{STORY}.length > 100" if not address else DONE)
+    image = page.run(
+        "new Promise((done) => { HTMLAnchorElement.prototype.click = function () {"
+        "const image = new Image(); image.onload = () => done([this.download, image.width,"
+        "image.height]); image.src = this.href; };"
+        "document.querySelector('[data-part=picture]').click() })"
+    )
+    assert image[1:] == [1200, 630]
+    assert image[0].endswith(".png")
+
+
+@pytest.mark.parametrize("kind", ["text", "items", "answers"])
+def test_page_without_snapshots_shows_a_text_of_the_model(
+    kind: str, visit: Open, tmp_path: Path
+) -> None:
+    """The boxes of what is not known are not there."""
+    marks: dict[str, dict[str, Any]] = {
+        "text": {},
+        "items": {"begin_id": END, "end_id": END},
+        "answers": {"begin_id": END, "end_id": END, "stop": (TURN,)},
+    }
+    page, _ = open_items(visit, tmp_path, MARKED, f"ab{SIGNS[ANSWER]}c", **marks[kind])
+    page.run("location.hash = ''")
+    page.wait_for("document.querySelector('.story-text') !== null")
+    page.wait_for(f"{STORY}.length > 2")
+    for part in ("stages", "commanded", "below"):
+        assert page.run(f"document.querySelector('[data-part={part}]').hidden")
+
+
 @pytest.mark.parametrize("hurry", [0, 4])
 def test_text_is_typed_where_motion_is_wanted(hurry: int, open_page: Open) -> None:
     page = open_page(hurry=hurry)
@@ -343,10 +469,10 @@ def test_no_view_breaks_a_rule_of_accessibility_or_is_cut_off(
         "getComputedStyle(document.body).backgroundColor.match(/[0-9]+/g).map(Number)"
     )
     assert (sum(lightness) < 100) == dark
-    for view in ("write", "picture", "attention", "lens"):
+    for view in ("start", "write", "picture", "attention", "lens"):
         open_view(page, view)
         page.wait_for(
-            "document.querySelector('.view .text, .view .head canvas, .view #lens-table "
+            "document.querySelector('.story-text, .view .text, .view .head canvas, #lens-table "
             ".cell') !== null"
         )
         assert page.violations() == [], view
@@ -420,7 +546,7 @@ def open_items(
     words = PageWords("A title", "a note", example)
     page = render_model_page(model, tokenizer, "float32", SampleConfig(**sample), words)
     file.write_text(page, encoding="utf-8")
-    return visit(file.as_uri()), model
+    return visit(f"{file.as_uri()}#write"), model
 
 
 def test_page_of_a_list_writes_whole_items_one_after_another(visit: Open, tmp_path: Path) -> None:
@@ -474,3 +600,31 @@ def test_page_of_pairs_puts_a_question_into_the_template(visit: Open, tmp_path: 
     page.run("document.getElementById('prompt').value = ''")
     page.point("document.getElementById('write-button')", click=True)
     assert page.text(".status") == "Ask the model something."
+
+
+def test_focus_stays_in_the_page_while_it_writes(open_page: Open) -> None:
+    """The bars are drawn anew at each token, and a button that ends a text is disabled."""
+    page = open_page(hurry=1)
+    page.wait_for(DONE)
+    lost = "document.activeElement === document.body"
+    page.run(f"losses = 0; setInterval(() => {{ losses += {lost}; }}, 1)")
+    page.run("document.querySelector('.written .token[tabindex=\"0\"]').focus()")
+    write_again = "document.querySelector('.writer').requestSubmit()"
+    page.run(write_again)
+    page.wait_for("document.querySelectorAll('.written .token').length > 20")
+    page.run("document.querySelector('.pairs button').focus()")
+    page.wait_for(DONE)
+    assert page.run("document.activeElement.closest('.pairs') !== null")
+    page.run(write_again)
+    page.run("document.getElementById('stop').focus()")
+    page.wait_for(DONE)
+    assert page.run("document.activeElement.id") == "write-button"
+    assert page.run("losses") == 0
+
+
+def test_reload_keeps_what_was_typed(open_page: Open) -> None:
+    page = open_page()
+    write(page, "kept", count=5)
+    page.send("Page.reload")
+    page.wait_for(f"document.getElementById('prompt')?.value === 'kept' && {DONE}")
+    assert page.run("document.getElementById('count').value") == "5"

@@ -96,8 +96,8 @@ def open_page(server: Served, visit: Callable[..., Page]) -> Iterator[Callable[.
     """Open the playground at a hash; nothing but its server must be asked for anything."""
     pages: list[tuple[Page, str]] = []
 
-    def start(view: str = "", served: Served = server, **options: Any) -> Page:
-        page = visit(f"{served.url}/{view and '#'}{view}", **options)
+    def start(view: str = "write", served: Served = server, **options: Any) -> Page:
+        page = visit(f"{served.url}/#{view}", **options)
         pages.append((page, f"{served.url}/"))
         page.wait_for("document.querySelector('.view-body, #key-form:not([hidden])') !== null")
         return page

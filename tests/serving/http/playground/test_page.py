@@ -17,6 +17,7 @@ from tiny import CORPUS
 
 READ = "document.querySelector('.reading-body').children.length > 1"
 VIEWS = {
+    "start": ("Start", "document.querySelector('.story-text').textContent.length > 20"),
     "write": (
         "Write",
         "document.querySelector('.pane .status').textContent.includes('written with')",
@@ -24,7 +25,6 @@ VIEWS = {
     "picture": ("Model", "document.querySelector('.picture .head canvas') !== null"),
     "attention": ("Attention", READ),
     "lens": ("Logit lens", READ),
-    "learning": ("Learning", "document.querySelectorAll('.map-token').length > 0"),
 }
 """The title of a view, and what is true when it has something to show."""
 

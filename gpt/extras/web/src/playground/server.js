@@ -80,6 +80,8 @@ export class ServerSource {
 
   /** The texts of the snapshots of a model's run, in the order of their steps. */
   async texts({ model }) {
+    const { runs } = await this.runs();
+    if (!runs.includes(model)) return []; // as of a model that was imported
     const { texts } = await this.get(`/api/runs/${encodeURIComponent(model)}/texts`);
     return texts;
   }
