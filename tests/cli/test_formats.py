@@ -11,6 +11,7 @@ import torch
 
 from cli.conftest import Call, Refuse
 from gpt.checkpoint import read_checkpoint
+from tiny import CORPUS
 
 
 def test_quantized_checkpoint_holds_integers_and_no_training(
@@ -68,13 +69,17 @@ def test_page_is_written_and_its_size_is_said(here: Path, tmp_path: Path, run: C
         line = f"export --to html --checkpoint {checkpoint} --output {page} --weights {weights}"
         assert f"written to {page}" in run(line).err
         text = page.read_text(encoding="utf-8")
-        assert f"{weights} weights" in text
         assert "<title>tiny: " in text
-        learning = json.loads(text.partition('id="data">')[2].partition("</script>")[0])["learning"]
+        data = json.loads(text.partition('id="data">')[2].partition("</script>")[0])
+        assert weights in {tensor["format"] for tensor in data["tensors"]}
+        learning = data["learning"]
         assert (
             learning["run"]["snapshots"] == [*map(int, learning["snapshots"])] == [*range(end + 1)]
         )
-        assert learning["snapshots"][str(end)]["sample"]
+        assert learning["snapshots"]["0"]["sample"]
+        about = data["facts"]["about"]
+        assert (about["corpus"], about["characters"]) == ("corpus.txt", len(CORPUS) * 30)
+        assert about["choices"] > 1
         assert [path.name for path in tmp_path.iterdir()] == ["tiny.html"]
         sizes.append(page.stat().st_size)
         page.unlink()

@@ -41,6 +41,8 @@ def test_model_is_described_and_its_example_found_once(
     model, tokenizer = char_model
     described = server.post("/api/models/first").json()
     assert 1 < len(tokenizer.encode(described.pop("example"))) <= 64
+    about = described.pop("about")
+    assert (about["parameters"], about["vocab_size"]) == (described["parameters"], 29)
     assert described == {
         "model": "first",
         "step": 5,

@@ -22,6 +22,10 @@ def written(page: Page) -> str:
 
 
 def fill(page: Page, **values: object) -> None:
+    page.run(
+        "document.querySelectorAll('.sampling-settings details').forEach((each) => "
+        "each.open = true)"
+    )
     for name, value in values.items():
         page.run(f"document.getElementById('{name.replace('_', '-')}').select()")
         page.type(str(value))
