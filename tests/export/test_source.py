@@ -271,6 +271,23 @@ def test_branch_continues_the_text_and_reuses_its_prompt(count: int, kept: int, 
     return [branched, branchedSteps, expected, continued];
     """
     branched, steps, expected, rest = ask(sharp_model(std=0.1), code)
-    assert branched == expected
+    assert [token["id"] for token in branched] == [token["id"] for token in expected]
+    # a prompt that is read anew has no logits before the window
+    assert branched[kept:] == expected[kept:]
     assert rest == expected[kept:]
     assert steps <= most
+
+
+def test_prompt_that_is_longer_than_the_window_is_read_from_where_the_model_sees_it() -> None:
+    code = """
+    let steps = 0;
+    const step = source.model.step;
+    source.model.step = function (...given) { steps++; return step.apply(this, given); };
+    const tokens = await write(source, { prompt: "the cat ".repeat(20), count: 1 });
+    return [steps, tokens];
+    """
+    steps, tokens = ask(sharp_model(std=0.1), code)
+    assert len(tokens) == 161
+    assert steps <= 16
+    seen = [token["probability"] is not None for token in tokens]
+    assert seen == [False] * 145 + [True] * 16

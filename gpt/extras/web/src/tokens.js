@@ -1,5 +1,7 @@
 import { create, keyIn } from "./dom.js";
 
+const MOST_LISTED = 10; // characters that a model does not know
+
 export function quoted(label) {
   return `'${label}'`;
 }
@@ -17,6 +19,15 @@ export function unitOf({ unit, labels }) {
   if (unit) return unit;
   const isCharacter = (label) => /^(.|CR|U\+[0-9A-F]+)$/u.test(label); // invisible ones have a name
   return labels.every(isCharacter) ? "character" : "token";
+}
+
+/** Characters that a model does not know, invisible ones by their numbers. */
+export function listCharacters(characters) {
+  const numberOf = (character) => character.codePointAt(0).toString(16).toUpperCase();
+  const names = characters.map((character) =>
+    /^[\p{C}\p{Z}\p{M}]$/u.test(character) ? `U+${numberOf(character).padStart(4, "0")}` : character
+  );
+  return names.slice(0, MOST_LISTED).join(" ");
 }
 
 /** A count of things, such as "1,024 characters". */

@@ -6,9 +6,12 @@ export class Text {
   constructor(model) {
     this.model = model;
     this.ids = [];
-    this.logits = []; // before each token; null for the first, before which there is nothing
+    // before each token; null for the first, before which there is nothing, and for tokens of a
+    // long prompt that the window has left behind
+    this.logits = [];
     this.ablated = NO_HEADS; // heads whose outputs are zeros
     this.start = 0; // of the window
+    this.firstSeen = 0; // the first token that any window has
     this.cached = 0; // tokens of the window that are in the cache
   }
 
@@ -28,7 +31,7 @@ export class Text {
    */
   nextLogits() {
     const { ids, model, ablated } = this;
-    const start = this.windowStart(ids.length);
+    const start = Math.max(this.firstSeen, this.windowStart(ids.length));
     if (start !== this.start) {
       this.start = start;
       this.cached = 0;
@@ -44,7 +47,8 @@ export class Text {
 
   /** Appends a given token, and keeps the logits of its place. */
   append(id) {
-    const logits = this.ids.length ? this.nextLogits() : null;
+    const isSeen = this.ids.length > this.firstSeen;
+    const logits = isSeen ? this.nextLogits() : null;
     this.push(id, logits);
   }
 
@@ -71,8 +75,9 @@ export class Text {
   }
 
   /**
-   * Keeps the beginning that the text has in common with `ids`, if it was computed with the same
-   * heads ablated.
+   * Keeps the beginning that the text has in common with the prompt `ids`, if it was computed with
+   * the same heads ablated. Of a long prompt only the tokens are read that the model sees when it
+   * writes: to move the window over all others would take many times as long.
    */
   keepBeginningOf(ids, ablated) {
     const hasSameHeads =
@@ -83,5 +88,6 @@ export class Text {
     // the last token has to be read again, for the logits after it
     else this.truncate(this.ids.length);
     this.ablated = ablated;
+    this.firstSeen = this.windowStart(ids.length);
   }
 }

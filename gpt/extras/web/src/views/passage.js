@@ -169,7 +169,7 @@ export class Passage {
       return;
     }
     title.textContent = `${quoted(token.label)} · ${this.writer.word} ${index}`;
-    choice.textContent = describeChoice(token);
+    choice.textContent = describeChoice(token, index);
     if (index === this.chosen) this.follow();
     else this.draw(token, token, token.sampling);
   }
@@ -255,9 +255,12 @@ function endsLine(text, index) {
   return text === "\n" || (index > 0 && SIGNS.has(text));
 }
 
-function describeChoice({ probability, isGiven, isPicked }) {
-  if (probability === null)
-    return "There is nothing before it that the model could predict it from.";
+function describeChoice({ probability, isGiven, isPicked }, index) {
+  if (probability === null) {
+    return index === 0
+      ? "There is nothing before it that the model could predict it from."
+      : "The model does not look back as far as here.";
+  }
   let origin = "";
   if (isGiven) origin = "; it is part of the prompt";
   else if (isPicked) origin = "; you chose it";

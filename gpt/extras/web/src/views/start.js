@@ -3,6 +3,7 @@ import { camelCase, copy, create, createButton, fill, prefersStill, say } from "
 import { linkTo } from "../link.js";
 import { plainTextOf, textOf } from "../marks.js";
 import { showLearning } from "../playground/learning.js";
+import { listCharacters } from "../tokens.js";
 import { describeModel } from "./about.js";
 import template from "./start.html";
 import { startValues } from "./write.js";
@@ -175,7 +176,13 @@ export class Story {
     const request = { ...this.request, model, signal: control.signal };
     try {
       const unknown = await writeAll(context, request, add);
-      if (unknown?.length) say(parts.status, `The model does not know ${unknown.join(" ")}`);
+      if (unknown?.length) {
+        const named = listCharacters(unknown);
+        say(
+          parts.status,
+          `The model does not know ${named}; it has read a plain form, or nothing.`
+        );
+      }
     } catch (error) {
       if (error.name === "AbortError") return;
       say(parts.status, error.message, true);

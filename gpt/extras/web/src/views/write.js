@@ -426,7 +426,8 @@ export class Writer {
       const bits = describeBits(passage.tokens, context.facts);
       const what = this.marks.kind === "items" ? `${many(this.countItems(), "item")} of ` : "";
       const run = what + describeRun(added, word, settings.seed, seconds);
-      say(parts.status, [run + bits, describeUnknown(unknown)].join(" ").trimEnd());
+      const sight = describeSight(passage.tokens.length, context.facts);
+      say(parts.status, [run + bits + sight, describeUnknown(unknown)].join(" ").trimEnd());
     } else {
       say(parts.status, fault, true);
     }
@@ -466,6 +467,12 @@ function describeBits(tokens, { token, vocab_size: size }) {
   const blind =
     token === "character" && size ? `; guessing blindly: ${Math.log2(size).toFixed(2)}` : "";
   return ` ${(bits / characters).toFixed(2)} bits per character${blind}.`;
+}
+
+/** What the model does not see of a long text. */
+function describeSight(length, { block_size: window, token }) {
+  if (!(length > window)) return "";
+  return ` It sees the last ${many(window, token)} at most.`;
 }
 
 function nextFrame() {
