@@ -83,7 +83,8 @@ def _duration(seconds: float) -> str:
     """Return a time in whole seconds, minutes or hours."""
     for unit, name, least in ((3600, "hour", 7200), (60, "minute", 120), (1, "second", 0)):
         if seconds >= least:
-            count = max(1, round(seconds / unit))
+            # A half is rounded up, as JavaScript does it.
+            count = max(1, math.floor(seconds / unit + 0.5))
             return f"{count:,} {name}" if count == 1 else f"{count:,} {name}s"
     raise AssertionError(seconds)
 
@@ -181,5 +182,6 @@ def _flat(config: Config) -> dict[str, Any]:
 def _written(key: str, value: Any) -> str:
     """Return a value as an override has it."""
     if key.endswith("path") and value is not None:
-        return ",".join(Path(path).name for path in _paths(value))
+        names = [Path(path).name for path in _paths(value)]
+        return names[0] if isinstance(value, str) else f"[{', '.join(names)}]"
     return value if isinstance(value, str) else json.dumps(value)

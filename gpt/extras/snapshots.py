@@ -1,7 +1,8 @@
 """Snapshots of a model while it trains: its token embedding, its attention to a line, a text."""
 
 import json
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -113,8 +114,10 @@ class Snapshots(Callback):
         line = np.asarray(dataset.val[:length]).astype(np.int64)
         idx = torch.from_numpy(line).to(model.wte.weight.device)  # (T,)
         prompt = prompt_of(dataset, config)
+        hardware = describe_hardware(idx.device)  # with the threads of the training
         text = ""
-        with without_compilation(model):  # a few passes are not worth compiling for their shapes
+        # A few passes are not worth compiling for their shapes.
+        with without_compilation(model), on_one_thread():
             if has_text:
                 runtime = decoding_runtime(model, config.run.kernels)
                 text = write_text(runtime, dataset, config, prompt)
@@ -124,7 +127,7 @@ class Snapshots(Callback):
                 "sample": text,
                 "loss": self._loss,
                 "characters": self._characters,
-                "hardware": describe_hardware(idx.device),
+                "hardware": hardware,
             }
             return take_snapshot(model, dataset.tokenizer, idx, words)
 
@@ -134,6 +137,21 @@ class Snapshots(Callback):
             self._is_unwritable = True
             reason = error.strerror or error
             self._report(f"warning: Snapshots cannot write: {reason}; training continues")
+
+
+@contextmanager
+def on_one_thread() -> Iterator[None]:
+    """Let torch compute on one thread inside this context.
+
+    A pass over a line is so short that threads would mostly wait for each other, for several times
+    as long where other programs use the cores.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def snapshot_steps(max_steps: int) -> set[int]:

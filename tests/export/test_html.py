@@ -356,9 +356,7 @@ def wait_for_story(page: Page, expected: str) -> None:
 def test_first_screen_tells_how_the_model_learned(open_page: Open, model: GPT) -> None:
     """The last text is written by the page itself, so that its link and picture are of it."""
     page = open_page("")
-    expected = generate(
-        model, CHARS, "the ", max_new_tokens=200, temperature=0.8, top_k=5, seed=7
-    )
+    expected = generate(model, CHARS, "the ", max_new_tokens=200, temperature=0.8, top_k=5, seed=7)
     wait_for_story(page, f"the {expected}")
     labels = "[...document.querySelectorAll('.stages button')].map((each) => each.textContent)"
     shares = ["untrained", "1% trained", "5% trained", "23% trained", "trained"]

@@ -43,6 +43,21 @@ def test_page_asks_nobody_else_and_runs_no_other_script(server: Served) -> None:
     assert not re.search(r"(src|href|url)\s*[=(]\s*[\"']?(https?:)?//", answer.text)
 
 
+def test_page_names_a_picture_of_a_text_that_its_model_wrote(serve: Serve) -> None:
+    with serve(real_engine) as served:
+        page = served.get("/").text
+        assert 'og:title" content="first: a small GPT that writes"' in page
+        (image,) = re.findall(r'og:image" content="([^"]+)"', page)
+        assert image == f"{served.url}/card.png"
+        cards = [served.get("/card.png") for _ in range(2)]
+        assert cards[0].headers["content-type"] == "image/png"
+        assert cards[0].content.startswith(b"\x89PNG")
+        assert cards[0].content == cards[1].content
+    with serve(real_engine, api_key="sesame") as served:
+        assert "og:image" not in served.get("/").text
+        assert served.get("/card.png").status_code == 401
+
+
 def test_address_opens_its_view_at_the_top(open_page: Callable[..., Page]) -> None:
     """Not where an element of the same id is, which a browser scrolls to."""
     page = open_page("lens", width=400, height=300)

@@ -209,3 +209,19 @@ def test_snapshot_is_seen_in_the_plane_of_another(site: Served, folder: Path) ->
     error = get(site, "/api/runs/tiny/snapshots/8?basis=7", 500)["error"]["message"]
     assert "damaged snapshot" in error
     assert str(folder) not in error
+
+
+def test_texts_of_a_run_are_those_of_its_snapshots(site: Served, folder: Path) -> None:
+    run = RunFolder(folder / "tiny")
+    shutil.rmtree(run.snapshots)
+    run.snapshots.mkdir()
+    model = sharp_model(vocab_size=6)
+    for step, words in ((0, WORDS), (3, {**WORDS, "sample": ""}), (7, {**WORDS, "sample": "d"})):
+        content = take_snapshot(model, CharTokenizer("abcdef"), torch.tensor([0, 1]), words)
+        run.snapshot(step).write_bytes(content)
+    run.snapshot(8).write_bytes(b"damaged")
+    assert get(site, "/api/runs/tiny/texts")["texts"] == [
+        {"step": 0, "prompt": "ab", "sample": "abc"},
+        {"step": 7, "prompt": "ab", "sample": "d"},
+    ]
+    get(site, "/api/runs/missing/texts", status=404)
