@@ -10,10 +10,11 @@ from pathlib import Path
 import torch
 
 from browser import CONTROL, Page
-from gpt.checkpoint import RunFolder
+from gpt.checkpoint import RunFolder, step_files
 from gpt.data.bpe import learn_bpe
 from gpt.extras.inspection.views.attention import attention_view, without_heads
 from gpt.extras.inspection.views.continuation import continuation_view
+from gpt.extras.inspection.views.snapshots import read_snapshot
 from gpt.extras.inspection.views.surprisal import surprisal
 from gpt.extras.inspection.views.tokens import labels_of
 from http_server import CharModel, Serve, make_loaded, real_engine
@@ -208,3 +209,29 @@ def test_training_run_is_followed_and_another_can_be_chosen(
             assert page.run("document.documentElement.scrollWidth <= innerWidth")
     finally:
         run.unlock()
+
+
+def test_first_screen_follows_the_chosen_model_with_its_run(
+    trained: Path, tmp_path: Path, serve: Serve, visit: Open
+) -> None:
+    for name in ("tiny", "other"):
+        shutil.copytree(trained / "runs" / "tiny", tmp_path / name)
+    shutil.rmtree(tmp_path / "other" / "snapshots")
+    (tmp_path / "tiny" / "metrics.jsonl").touch()
+    run = RunFolder(tmp_path / "tiny")
+    texts = {step: read_snapshot(file) for step, file in step_files(run.snapshots).items()}
+    with serve(real_engine, folder=tmp_path) as served:
+        page = visit(f"{served.url}/")
+        chosen = PART.format("runs")
+        shown = "document.querySelector('.story-text')?.textContent"
+        model = "document.getElementById('model')"
+        choose = "{}.value = '{}'; {}.dispatchEvent(new Event('change'))"
+        page.wait_for(f"{model}?.options.length === 2")
+        page.run(choose.format(model, "other", model))
+        page.wait_for(f"{chosen}?.value === 'other' && {shown}.length > 50")
+        assert page.run("document.querySelector('.stages').hidden")
+        page.run(choose.format(model, "tiny", model))
+        page.wait_for(f"{chosen}.value === 'tiny' && !document.querySelector('.stages').hidden")
+        page.point("document.querySelector('.stages button')", click=True)
+        first = (texts[0].prompt or "") + texts[0].sample
+        page.wait_for(f"{shown} === {json.dumps(first)}")

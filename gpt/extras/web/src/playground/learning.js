@@ -13,7 +13,7 @@ const UNITS = { char: "character", byte: "byte" };
  */
 export function showLearning(root, context) {
   const learning = new Learning(root, context);
-  return () => learning.poll();
+  return () => learning.follow();
 }
 
 /**
@@ -27,6 +27,7 @@ class Learning {
     this.context = context;
     this.parts = fill(root, template);
     this.isAsking = false;
+    this.model = context.model; // the one that was chosen when a run was last chosen for it
     this.run = null; // the chosen one
     this.basis = null; // the run and its last snapshot, in whose plane embeddings are drawn
     this.answers = new Map(); // snapshots in the plane of `basis`
@@ -46,6 +47,16 @@ class Learning {
     play.addEventListener("click", () => (this.timer ? this.stop() : this.play()));
     setInterval(() => this.poll(), POLL_MILLISECONDS);
     document.addEventListener("visibilitychange", () => this.poll());
+    this.poll();
+  }
+
+  /** Chooses the run of the chosen model, if that is another one now, and asks for what is new. */
+  follow() {
+    const { model } = this.context;
+    const { runs } = this.parts;
+    const isRun = [...runs.options].some(({ value }) => value === model);
+    if (model !== this.model && isRun) runs.value = model;
+    this.model = model;
     this.poll();
   }
 

@@ -77,7 +77,7 @@ export class Story {
     parts.command.textContent = command ?? "";
     this.stages = stagesOf(texts);
     const prompt = this.stages[0]?.prompt ?? startValues(facts).prompt;
-    parts.beginning.placeholder = prompt;
+    parts.beginning.placeholder = prompt.split("\n")[0];
     this.stages.push({ label: "trained", prompt, text: "", isComplete: false });
     this.showStages();
     this.write(prompt, this.firstSeed);

@@ -45,7 +45,8 @@ const WORDS = {
   },
   answers: { label: "Question", hint: "What the model is to answer.", button: "Ask" },
 };
-const BEGINNING = /^\s*\S{1,16}(\s\S{1,8}(?=\s))?/u; // one word, or two where the second is short
+const LINE = /^[^\n]{2,40}[.!?:](?=\n)/u; // a whole one, such as the name before a speech
+const WORDS_AT_START = /^\s*\S{1,16}(\s\S{1,8}(?=\s))?/u; // one word, or two where the second is short
 
 /**
  * A form, and the text that the model of a context writes, see `startShell`. `start` has the values
@@ -509,8 +510,8 @@ export function startValues({ example, about, marks, sample: { temperature, ...f
 function beginningOf(example, { kind, answer }) {
   if (kind === "items") return ""; // whole ones
   if (kind === "answers") return example.split(SIGNS.get(answer))[0];
-  const [words = ""] = BEGINNING.exec(example) ?? [];
-  return words;
+  const [beginning = ""] = LINE.exec(example) ?? WORDS_AT_START.exec(example) ?? [];
+  return beginning;
 }
 
 /** Creates a field for a number with a slider beside it, from a JSON schema. */
