@@ -15,7 +15,7 @@ import gpt
 from gpt.checkpoint import RunFolder, step_files
 from gpt.extras import snapshot_text, snapshots
 from gpt.extras.inspection.views.snapshots import read_snapshot
-from gpt.extras.snapshot_text import beginning_of, decoding_runtime
+from gpt.extras.snapshot_text import beginning_of, copy_to_cpu, decoding_runtime
 from gpt.extras.snapshots import Snapshots
 from gpt.generation.batch import sample_texts
 from gpt.generation.runtime import Runtime
@@ -237,3 +237,14 @@ def test_compiled_decoder_writes_where_the_run_does_not_ask_for_pytorch(
         assert decoding_runtime(model, "torch").name.startswith("eager")
         with pytest.raises(AssertionError):
             decoding_runtime(model, "auto")
+
+
+def test_copy_of_a_model_has_its_weights_and_keeps_them_tied() -> None:
+    model = sharp_model(tie_weights=True, position="rope")
+    idx = torch.tensor([[1, 2, 3]])
+    copied = copy_to_cpu(model)
+    assert torch.equal(copied(idx), model(idx))
+    assert copied.lm_head.weight is copied.wte.weight
+    assert copied.wte is not model.wte
+    assert not any(parameter.requires_grad for parameter in copied.parameters())
+    assert all(parameter.requires_grad for parameter in model.parameters())

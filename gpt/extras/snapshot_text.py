@@ -2,8 +2,10 @@
 
 import copy
 import re
+from typing import Any
 
 import numpy as np
+from torch import nn
 
 from gpt.config import Config, SamplingParams
 from gpt.config.ranges import SEEDS
@@ -92,11 +94,22 @@ def decoding_runtime(model: GPT, kernels: str) -> Runtime:
         kernels: the value of `run.kernels`.
     """
     if model.wte.weight.device.type != "cpu":
-        model = copy.deepcopy(model).to("cpu")
+        model = copy_to_cpu(model)
     verdicts = kernels_folder(read_settings().cache_dir).glob("engine-*.trial")
     if kernels == "torch" or not any(verdicts):
         return Runtime(model)
     return build_runtime(model, report=silent)
+
+
+def copy_to_cpu(model: GPT) -> GPT:
+    """Return a copy of a model on the CPU, for which a GPU needs no memory."""
+    copies: dict[int, Any] = {}
+    for parameter in model.parameters():
+        copies[id(parameter)] = nn.Parameter(parameter.detach().to("cpu"), requires_grad=False)
+    for buffer in model.buffers():
+        copies[id(buffer)] = buffer.to("cpu")
+    # `deepcopy` takes what it finds here by the id of an object in place of copying it.
+    return copy.deepcopy(model, copies)
 
 
 def write_text(runtime: Runtime, dataset: Dataset, config: Config, prompt: str) -> str:

@@ -54,7 +54,6 @@ class Snapshots(Callback):
         self._report = report
         self._steps: set[int] = set()
         self._text_steps: set[int] = set()
-        self._characters = 0
         self._newest_step: int | None = None  # until the run has started
         # the one that was logged last: to read another back, a GPU would have to be waited for
         self._loss: float | None = None
@@ -67,7 +66,6 @@ class Snapshots(Callback):
         self._steps = snapshot_steps(max_steps)
         self._text_steps = spaced_steps(max_steps, TEXT_COUNT)
         self._newest_step = event.step
-        self._characters = count_characters(event.trainer.dataset)
         try:
             make_folder(event.trainer.run_folder.snapshots)
         except OSError as error:
@@ -126,7 +124,7 @@ class Snapshots(Callback):
                 "prompt": prompt.replace(ANSWER, "\n"),
                 "sample": text,
                 "loss": self._loss,
-                "characters": self._characters,
+                "characters": count_characters(dataset),
                 "hardware": hardware,
             }
             return take_snapshot(model, dataset.tokenizer, idx, words)
@@ -162,7 +160,8 @@ def snapshot_steps(max_steps: int) -> set[int]:
 def spaced_steps(max_steps: int, count: int) -> set[int]:
     """Return steps from 0 to the last that are about the same factor apart, at most `count`.
 
-    Those of a count are among those of another one if its intervals divide the other's.
+    Each step with a text is one with a snapshot, since 5 intervals divide 30: they are those of
+    `TEXT_COUNT` and of `COUNT`.
     """
     intervals = count - 2  # the factors lead from step 1 to the last one; step 0 is one more
     powers = [max_steps ** (number / intervals) for number in range(intervals + 1)]
