@@ -20,7 +20,7 @@ MODULES = {
     "engine/text.js": ("Text",),
     "engine/tokenizer.js": ("Tokenizer",),
     "engine/weights.js": ("decodeBase64",),
-    "views/about.js": ("describeModel",),
+    "views/about.js": ("describeMaking", "describeText"),
     "views/heads.js": ("Heads",),
     "views/picture_numbers.js": ("Numbers",),
     "views/picture_parts.js": ("describeParts",),

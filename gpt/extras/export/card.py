@@ -11,14 +11,14 @@ import torch
 from gpt.checkpoint import Loaded
 from gpt.config import SamplingParams
 from gpt.config.ranges import SEEDS
-from gpt.data.pairs import TURN, with_signs
+from gpt.data.pairs import MARKS, TURN, with_signs
 from gpt.extras.about import about_loaded
 from gpt.extras.inspection.example import example_of
 from gpt.extras.inspection.views.surprisal import surprisal
 from gpt.extras.snapshot_text import MAX_ITEMS, TEXT_CHARACTERS
 from gpt.generation.batch import TextBatch
 from gpt.generation.runtime import Runtime
-from gpt.generation.text import encode_prompt
+from gpt.generation.text import encode_typed_text
 from gpt.system.errors import GPTError
 
 if TYPE_CHECKING:
@@ -84,7 +84,9 @@ def render_card(loaded: Loaded) -> bytes:
     for piece, column, row in place_pieces(card_pieces(loaded, about.prompt)):
         _draw_piece(figure, piece, column, row)
     y = MARGIN / 2
-    _draw_text(figure, "This text did not exist before.", MARGIN, y, INK, SMALL_FONT)
+    # An item of a list, or an answer, may stand in the training text.
+    if loaded.config.sample.begin_id is None:
+        _draw_text(figure, "This text did not exist before.", MARGIN, y, INK, SMALL_FONT)
     for line in reversed(textwrap.wrap(about.sentence, SMALL_COLUMNS)):
         y += SMALL_LINE
         _draw_text(figure, line, MARGIN, y, QUIET, SMALL_FONT)
@@ -109,12 +111,11 @@ def card_pieces(loaded: Loaded, prompt: str | None) -> Iterator[Piece]:
     if is_list:
         prompt = ""
     params = sample.params(
-        max_new_tokens=0 if is_answering else TEXT_CHARACTERS,
-        logprobs=0,
-        overflow="slide",
-        long_prompt="crop",
+        max_new_tokens=TEXT_CHARACTERS, logprobs=0, overflow="slide", long_prompt="crop"
     )
     yield from _given_pieces(loaded, prompt, params)
+    if is_answering:
+        return
     num_characters = 0
     for number in range(MAX_ITEMS if is_list else 1):
         seeded = params.model_copy(update={"seed": (params.seed + number) % SEEDS})
@@ -131,7 +132,8 @@ def _given_pieces(loaded: Loaded, prompt: str, params: SamplingParams) -> Iterat
     if not prompt:
         return
     block_size = loaded.model.config.block_size
-    ids = encode_prompt(loaded.tokenizer, prompt, params, block_size)
+    # An example shows marks as signs, which are read as marks again.
+    ids = encode_typed_text(loaded.tokenizer, prompt, params)[-block_size:]
     bits: list[float | None] = [None]
     if len(ids) > 1:
         bits += surprisal(loaded.model, torch.tensor(ids)).bits.tolist()
@@ -139,7 +141,7 @@ def _given_pieces(loaded: Loaded, prompt: str, params: SamplingParams) -> Iterat
     for index, each in zip(ids, bits, strict=True):
         text = decoder.feed(index)
         if index != params.begin_id:
-            yield Piece(text, each, True)
+            yield Piece("\n" if text in MARKS else text, each, True)
 
 
 def _written_pieces(loaded: Loaded, prompt: str, params: SamplingParams) -> Iterator[Piece]:

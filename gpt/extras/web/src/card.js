@@ -1,5 +1,6 @@
 import { colorOfBits, isLightColor } from "./colors.js";
 import { SIGNS } from "./marks.js";
+import { describeMaking, describeText } from "./views/about.js";
 
 // Sizes of a card, in pixels, as gpt/extras/export/card.py has them: those of a picture that other
 // sites show beside a link.
@@ -11,19 +12,20 @@ const LINE = 38;
 const SMALL_FONT = 22; // of what is said about the model
 
 /**
- * Saves tokens as a picture `name`.png: each on the color of its probability, over what is said
- * about the model. A token has `text`, `probability`, which is null of the first, and `isGiven`.
+ * Saves tokens as a picture `name`.png: each on the color of its probability, over what the `facts`
+ * say about the model. A token has `text`, `probability`, which is null of the first, and
+ * `isGiven`.
  */
-export function saveCard(tokens, about, name) {
+export function saveCard(tokens, facts, name) {
   const canvas = document.createElement("canvas");
-  drawCard(canvas, tokens, about);
+  drawCard(canvas, tokens, facts);
   const anchor = document.createElement("a");
   anchor.href = canvas.toDataURL("image/png");
   anchor.download = `${name}.png`;
   anchor.click();
 }
 
-function drawCard(canvas, tokens, about) {
+function drawCard(canvas, tokens, facts) {
   Object.assign(canvas, { width: WIDTH, height: HEIGHT });
   const context = canvas.getContext("2d");
   const style = getComputedStyle(document.body);
@@ -49,9 +51,9 @@ function drawCard(canvas, tokens, about) {
   }
   context.fillStyle = color;
   context.font = `${SMALL_FONT}px ${fontFamily}`;
-  context.fillText(about, MARGIN, HEIGHT - MARGIN / 2 - 36, WIDTH - 2 * MARGIN);
+  context.fillText(describeMaking(facts), MARGIN, HEIGHT - MARGIN / 2 - 36, WIDTH - 2 * MARGIN);
   context.font = `bold ${SMALL_FONT}px ${fontFamily}`;
-  context.fillText("This text did not exist before.", MARGIN, HEIGHT - MARGIN / 2, WIDTH);
+  context.fillText(describeText(facts), MARGIN, HEIGHT - MARGIN / 2, WIDTH);
 }
 
 /** The pieces of tokens with their columns and rows, as far as a card has room for them. */

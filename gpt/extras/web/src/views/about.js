@@ -5,10 +5,24 @@ const MINUTE = 60; // seconds
 const HOUR = 60 * MINUTE;
 
 /**
- * What a model is, in two elements of a paragraph: how it was made and what came of it, and what
- * its text is. What is not known is left out.
+ * What a model is, in elements of a paragraph: how it was made, what came of it, and what its text
+ * is.
  */
-export function describeModel({ about }) {
+export function describeModel(facts) {
+  return [
+    create("span", "", describeMaking(facts)),
+    create("span", "", describeLoss(facts.about)),
+    create("strong", "", ` ${describeText(facts)}`),
+  ];
+}
+
+/** What a model's text is; nothing of a list or an answer, which the training text may have. */
+export function describeText({ marks }) {
+  return marks.kind === "text" ? "This text did not exist before." : "";
+}
+
+/** What a model is and learned from. What is not known is left out. */
+export function describeMaking({ about }) {
   const { corpus, characters, seconds, hardware } = about;
   let made = `${about.parameters.toLocaleString("en")} numbers`;
   if (corpus) {
@@ -17,11 +31,7 @@ export function describeModel({ about }) {
   }
   if (seconds) made += ` in ${duration(seconds)}`;
   if (seconds && hardware) made += ` on ${hardware}`;
-  return [
-    create("span", "", `${made}.`),
-    create("span", "", describeLoss(about)),
-    create("strong", "", " This text did not exist before."),
-  ];
+  return `${made}.`;
 }
 
 /** The validation loss in words; empty where it is not known. */

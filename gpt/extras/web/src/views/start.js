@@ -76,7 +76,8 @@ export class Story {
     parts.commanded.hidden = !command;
     parts.command.textContent = command ?? "";
     this.stages = stagesOf(texts);
-    const prompt = this.stages[0]?.prompt ?? startValues(facts).prompt;
+    // a question ends a line of its own
+    const prompt = this.stages[0]?.prompt.replace(/\n$/, "") ?? startValues(facts).prompt;
     parts.beginning.placeholder = prompt.split("\n")[0];
     this.stages.push({ label: "trained", prompt, text: "", isComplete: false });
     this.showStages();
@@ -158,11 +159,12 @@ export class Story {
     this.running?.abort();
     const control = new AbortController();
     this.running = control;
-    const stage = { label: "trained", prompt, text: "", isComplete: false };
+    const shown = facts.marks.kind === "answers" ? `${prompt}\n` : prompt;
+    const stage = { label: "trained", prompt: shown, text: "", isComplete: false };
     this.stages[this.stages.length - 1] = stage;
     this.tokens = [];
     this.request = { prompt, seed, count: countOf(facts), ...settingsOf(facts) };
-    const { begin } = facts.marks;
+    const { begin, kind } = facts.marks;
     parts.choices.href = linkTo(this.linked());
     if (isAsked) say(parts.status, "");
     const add = (tokens) => {
@@ -171,7 +173,8 @@ export class Story {
       // of a list, later items begin with the prompt, too
       const ownPrompt = this.tokens.findIndex(({ isGiven }) => !isGiven);
       const written = ownPrompt < 0 ? [] : this.tokens.slice(ownPrompt);
-      stage.text = plainTextOf(written, begin);
+      const text = plainTextOf(written, begin);
+      stage.text = kind === "text" ? text : text.trimEnd(); // the last mark is a line end there
     };
     const request = { ...this.request, model, signal: control.signal };
     try {
@@ -208,7 +211,7 @@ export class Story {
   savePicture() {
     const { facts, model } = this.context;
     const name = model || this.context.source.learning?.run.name || "gpt";
-    saveCard(this.tokens, describeModel(facts)[0].textContent, name);
+    saveCard(this.tokens, facts, name);
     say(this.parts.status, `Saved as ${name}.png.`);
   }
 }
@@ -218,17 +221,20 @@ export class Story {
  * `add(tokens)`, and returns the characters of the prompt that the model does not know.
  */
 async function writeAll({ source, facts }, request, add) {
-  const { kind, answer } = facts.marks;
+  const { kind, answer, begin } = facts.marks;
   if (kind !== "items") return source.write({ ...request, prompt: request.prompt + answer }, add);
   let unknown = [];
   let room = request.count;
+  let last = null; // the token that ended the item before
   for (let item = 0; item < MOST_ITEMS && room > 0; item++) {
     const seed = (request.seed + item) % SEEDS;
     const take = (tokens) => {
       room -= tokens.length;
+      last = tokens.at(-1) ?? last;
       add(tokens);
     };
-    unknown = await source.write({ ...request, seed, count: Math.max(1, room) }, take);
+    const known = last?.id === begin ? 1 : 0; // the mark that ends an item begins the next one
+    unknown = await source.write({ ...request, seed, known, count: Math.max(1, room) }, take);
     await new Promise((done) => setTimeout(done)); // so that the page draws
   }
   return unknown;

@@ -4,7 +4,6 @@ import { linkTo } from "../link.js";
 import { NO_MARKS, SIGNS, textOf } from "../marks.js";
 import { many } from "../tokens.js";
 import { describeUnknown } from "../unknown.js";
-import { describeModel } from "./about.js";
 import { Passage } from "./passage.js";
 import template from "./write.html";
 
@@ -299,7 +298,7 @@ export class Writer {
   savePicture() {
     const { facts, model, source } = this.context;
     const name = model || source.learning?.run.name || "gpt";
-    saveCard(this.passage.tokens, describeModel(facts)[0].textContent, name);
+    saveCard(this.passage.tokens, facts, name);
     say(this.parts.status, `Saved as ${name}.png.`);
   }
 
