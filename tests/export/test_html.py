@@ -403,7 +403,7 @@ def test_own_beginning_is_continued_and_its_link_writes_the_same_text(
     page.press("Enter")  # again, which takes the next seed
     wait_for_story(page, "no one " + generate(model, CHARS, "no one ", seed=8, **settings))
     address = link[link.index("#") :]
-    assert re.match(r"#write\?p=no\+one\+&seed=7&n=200&t=0\.8&top-k=5", address)
+    assert re.match(r"#write\?p=no\+one\+&seed=7&t=0\.8&top-k=5", address)
     other = open_page(address)
     other.wait_for(DONE)
     assert other.run(WRITTEN) == expected

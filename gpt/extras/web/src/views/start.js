@@ -141,6 +141,7 @@ export class Story {
   writeOwn() {
     const { beginning: field, status } = this.parts;
     const beginning = field.value;
+    if (!this.stages.length) return; // the model is not loaded yet
     if (this.context.facts.marks.kind === "answers" && !beginning.trim()) {
       say(status, "Ask the model something.");
       return;
@@ -195,9 +196,11 @@ export class Story {
     if (isAsked) this.written?.(textOf(this.tokens, begin));
   }
 
-  /** What a link to the last stage has. */
+  /** What a link to the last stage has. Of a list the Write view counts items, not tokens. */
   linked() {
-    return { ...this.request, model: this.context.model };
+    const { facts, model } = this.context;
+    const { count, ...values } = this.request;
+    return facts.marks.kind === "items" ? { ...values, model } : { ...values, count, model };
   }
 
   async copyLink() {
