@@ -64,18 +64,16 @@ class About:
 
 
 def _roughly(count: int) -> str:
-    """Return a number to two digits, a large one in words."""
+    """Return a number as it is, or a large one to two digits."""
     if count < 1000:
         return str(count)
-    digits = math.floor(math.log10(count)) + 1
-    rounded = round(count, 2 - digits)
+    num_digits = len(str(count))
+    rounded = round(count, 2 - num_digits)
     for unit, name in ((10**9, "billion"), (10**6, "million"), (10**3, "thousand")):
+        if rounded >= 10 * unit:
+            return f"{rounded // unit} {name}"
         if rounded >= unit:
-            return (
-                f"{rounded / unit:.2g} {name}"
-                if rounded < 100 * unit
-                else f"{rounded // unit} {name}"
-            )
+            return f"{rounded / unit:.2g} {name}"  # 1.1, but 2 and not 2.0
     raise AssertionError(count)
 
 

@@ -117,7 +117,8 @@ def card_pieces(loaded: Loaded, prompt: str | None) -> Iterator[Piece]:
     if is_answering:
         return
     num_characters = 0
-    for number in range(MAX_ITEMS if is_list else 1):
+    num_texts = MAX_ITEMS if is_list else 1
+    for number in range(num_texts):
         seeded = params.model_copy(update={"seed": (params.seed + number) % SEEDS})
         for piece in _written_pieces(loaded, prompt, seeded):
             yield piece
@@ -140,8 +141,10 @@ def _given_pieces(loaded: Loaded, prompt: str, params: SamplingParams) -> Iterat
     decoder = loaded.tokenizer.stream()
     for index, each in zip(ids, bits, strict=True):
         text = decoder.feed(index)
+        if text in MARKS:
+            text = "\n"  # between a question and its answer
         if index != params.begin_id:
-            yield Piece("\n" if text in MARKS else text, each, True)
+            yield Piece(text, each, True)
 
 
 def _written_pieces(loaded: Loaded, prompt: str, params: SamplingParams) -> Iterator[Piece]:
