@@ -54,8 +54,10 @@ class About:
         """What the model is and learned from, as `about.js` says it."""
         words = f"{self.parameters:,} numbers"
         if self.corpus:
-            size = f"{_roughly(self.characters)} characters of " if self.characters else ""
-            words += f" learned from {size}{self.corpus}"
+            words += " learned from "
+            if self.characters:
+                words += f"{_roughly(self.characters)} characters of "
+            words += self.corpus
         if self.seconds:
             words += f" in {_duration(self.seconds)}"
             if self.hardware:

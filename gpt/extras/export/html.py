@@ -140,10 +140,11 @@ def learning_of(
 ) -> dict[str, Any] | None:
     """Return how a run learned up to step `end`, in the form that a page of a running training has.
 
-    `val_loss` is the best one by then, in nats per token.
-
     None if the run kept fewer than two snapshots, between which there is nothing to compare. The
     attention of each snapshot is left out, since it would be most of the page.
+
+    Args:
+        val_loss: the best validation loss up to that step, in nats per token; None: not known.
     """
     snapshots = {}
     for step, file in step_files(run.snapshots).items():

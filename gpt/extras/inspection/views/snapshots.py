@@ -25,6 +25,8 @@ LARGEST = torch.finfo(torch.float16).max
 """Largest number of a snapshot, whose tensors are float16."""
 DECIMALS = 3
 """Decimals of the numbers that a page gets: more than its pixels show."""
+NEWER_FIELDS = ("prompt", "characters", "hardware")
+"""Fields that the files of older runs lack."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ def read_snapshot(file: Path) -> Snapshot:
     try:
         content = read_file(file, MAX_BYTES)
         fields = _fields_of(content)
-        newer = {name: fields.pop(name, None) for name in ("prompt", "characters", "hardware")}
+        newer = {name: fields.pop(name, None) for name in NEWER_FIELDS}
         _require_types(**newer)
         _require_whole(**fields)
         tokens = [label_of(bytes.fromhex(token)) for token in fields["tokens"]]
