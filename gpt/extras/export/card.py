@@ -40,7 +40,7 @@ SMALL_COLUMNS = 78
 """Characters of a line about the model, whose widths differ."""
 POINTS_PER_PIXEL = 72 / 100
 """matplotlib measures fonts in points, and a figure of 100 dots per inch has 72 points there."""
-RAMP = ["eaf6fa", "afdff6", "79c5f0", "4ca9e6", "2f8bd4", "266db9", "275196", "24396e", "1c2345"]
+RAMP = ["fbf0f6", "f5d0e4", "eaaacc", "db82b2", "c65a97", "a63c7c", "822b61", "5d1f46", "39132b"]
 """The colors of the pages in the light theme, see `colors.js`, from certain to unlikely."""
 MAX_BITS = 8
 """The surprise from which on a color is the last of the ramp."""

@@ -1,5 +1,6 @@
 import { saveCard } from "../card.js";
 import { camelCase, copy, create, createButton, fill, prefersStill, say } from "../dom.js";
+import { offerExamples } from "../examples.js";
 import { linkTo } from "../link.js";
 import { plainTextOf, textOf } from "../marks.js";
 import { showLearning } from "../playground/learning.js";
@@ -73,6 +74,10 @@ export class Story {
     const { command } = facts.about;
     parts.about.replaceChildren(...describeModel(facts));
     parts.label.textContent = LABELS[facts.marks.kind];
+    offerExamples(parts.examples, facts.examples ?? [], (example) => {
+      parts.beginning.value = example;
+      this.writeOwn();
+    });
     parts.commanded.hidden = !command;
     parts.command.textContent = command ?? "";
     this.stages = stagesOf(texts);

@@ -1,5 +1,6 @@
 import { saveCard } from "../card.js";
 import { camelCase, copy, create, fill, isSubmit, prefersStill, say } from "../dom.js";
+import { offerExamples } from "../examples.js";
 import { linkTo } from "../link.js";
 import { NO_MARKS, SIGNS, textOf } from "../marks.js";
 import { many } from "../tokens.js";
@@ -208,6 +209,10 @@ export class Writer {
     this.parts.promptLabel.textContent = label;
     this.parts.prompt.placeholder = hint;
     this.parts.writeButton.textContent = button;
+    offerExamples(this.parts.examples, facts.examples ?? [], (example) => {
+      this.parts.prompt.value = example;
+      this.start();
+    });
     if (this.shown !== model) this.start(false);
   }
 
