@@ -40,8 +40,8 @@ function describeLoss({ choices, vocab_size: size, token }) {
   const bits = Math.log2(choices).toFixed(2);
   const blind = Math.log2(size).toFixed(2);
   return (
-    ` On text that it has never read it wavers among ${choices.toFixed(1)} ${token}s at each place; ` +
-    `guessing blindly, among ${size.toLocaleString("en")} (${bits} instead of ${blind} bits).`
+    ` On text that it has never read, each next ${token} is to it like a blind choice among ` +
+    `${choices.toFixed(1)}, not among all ${size.toLocaleString("en")} (${bits} instead of ${blind} bits).`
   );
 }
 

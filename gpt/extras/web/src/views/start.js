@@ -135,7 +135,10 @@ export class Story {
 
   /** Draws the first part of a stage's text after its prompt. */
   draw(share) {
-    const { prompt, text } = this.stages[this.stage];
+    const { prompt, text, isComplete } = this.stages[this.stage];
+    const isCut =
+      isComplete && share === 1 && /\w$/.test(text) && this.context.facts.marks.kind === "text";
+    this.parts.text.classList.toggle("is-cut", isCut);
     const letters = [...text];
     const shown = letters.slice(0, Math.ceil(share * letters.length)).join("");
     const given = create("span", "given", prompt);
