@@ -11,6 +11,7 @@ from gpt.config import ModelConfig
 from gpt.model import GPT
 from gpt.model.layers import ACTIVATIONS, MLPS
 from gpt.model.quantized import BFloat16Linear, QuantizedLinear
+from gpt.native.around_torch import around_torch
 from gpt.system.device import meta_device
 
 POSITIONS = ("learned", "sinusoidal", "rope")
@@ -176,3 +177,44 @@ def _configured(config: ModelConfig) -> GPT:
     """Return the model that a configuration builds, without memory for its weights."""
     with meta_device():
         return GPT(config)
+
+
+class ModelWatch:
+    """Notices changes of a model between two steps: hooks, modes, and replaced modules.
+
+    A callback of a training may make them. The check is made before each step, so it looks only at
+    what changes what a module computes, and at nothing that takes long to compare.
+    """
+
+    ATTRIBUTES = ("p", "dropout", "activation", "eps", "forward")
+    """Attributes of modules that change what they compute."""
+
+    def __init__(self, model: GPT) -> None:
+        self._model = model
+        self._modules = list(model.modules())
+        self._state = self._describe()
+
+    def change(self) -> str | None:
+        """Return what has changed since the watch began, as part of a message, or None."""
+        for module in self._modules:
+            if has_hooks(module):
+                return f"{type(module).__name__} has a hook"
+        if len({module.training for module in self._modules}) > 1:
+            return "some modules are in training mode, and others are not"
+        if self._describe() != self._state:
+            return "a module of the model was changed"
+        return around_torch()
+
+    def _describe(self) -> list[tuple[Any, ...]]:
+        """Return each module with all that a user may change in what it computes.
+
+        Weights are left out: they are read anew in each step.
+        """
+        described: list[tuple[Any, ...]] = []
+        for module in self._modules:
+            attributes = vars(module)
+            values = [attributes.get(name) for name in self.ATTRIBUTES]
+            children = tuple(map(id, module._modules.values()))
+            parameters = tuple(map(type, module._parameters.values()))
+            described.append((type(module), children, parameters, *values))
+        return described

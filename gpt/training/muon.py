@@ -103,7 +103,7 @@ class Muon(Optimizer):
         # The rows of a tall orthogonal matrix have norms of about sqrt(columns / rows). This factor
         # makes the norms 1, so that each output changes as much as that of a square matrix.
         rate = group["lr"] * math.sqrt(max(1.0, rows / columns))
-        momenta = [self._momentum(weight) for weight in weights]
+        momenta = [self.momentum(weight) for weight in weights]
         # `step` has chosen weights that have gradients; the condition is for mypy.
         gradients = [weight.grad for weight in weights if weight.grad is not None]
         update_factor: float | Tensor = 1.0
@@ -136,7 +136,7 @@ class Muon(Optimizer):
         pairs = zip(gradients, momenta, strict=True)
         return [torch.where(found_inf > 0, momentum, gradient) for gradient, momentum in pairs]
 
-    def _momentum(self, weight: Tensor) -> Tensor:
+    def momentum(self, weight: Tensor) -> Tensor:
         state = self.state[weight]
         if "momentum" not in state:
             state["momentum"] = torch.zeros_like(weight)

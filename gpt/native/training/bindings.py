@@ -1,131 +1,141 @@
-"""Call the compiled kernels of `src/training/training.cpp` with tensors."""
+"""The structures of `src/training`, and calls of its library with tensors."""
 
 import ctypes
-from ctypes import c_float, c_int32, c_uint32, c_void_p
+from ctypes import c_double, c_float, c_int32, c_int64, c_void_p
 
 import torch
 from torch import Tensor
 
 from gpt.native.build import find_library, load_usable, open_library
-from gpt.native.contract import check_facts, fields, pointer
+from gpt.native.contract import check_facts, fields, floats
+from gpt.system.device import require_memory
 from gpt.system.environment import Settings
 from gpt.system.errors import DeviceError
 from gpt.system.processor import Processor, supported_processors
 from gpt.system.progress import Report, silent
 
 
-class Activations(c_void_p):
-    """A pointer to activations of the kernels' type; all other pointers are to float32."""
-
-
-class AttentionArguments(ctypes.Structure):
+class CBlockTensors(ctypes.Structure):
     _fields_ = fields(
-        (Activations, "qkv y dy dqkv"),
-        (c_void_p, "q_gain k_gain cosine sine log_sums dq_gain dk_gain"),
-        (c_float, "eps dropout"),
-        (c_uint32, "seed"),
-        (c_int32, "batch length heads head_dim threads"),
+        (c_void_p, "ln_1 c_q c_k c_v q_norm k_norm c_proj ln_2 c_gate c_fc mlp_c_proj")
     )
 
 
-class AddNormArguments(ctypes.Structure):
+class CModelTensors(ctypes.Structure):
+    _fields_ = fields((c_void_p, "wte wpe ln_f lm_head blocks"))
+
+
+class CTrainedModel(ctypes.Structure):
     _fields_ = fields(
-        (Activations, "y normed dnormed dy"),
-        (c_void_p, "x gain stream mean inverse dstream dx dgain"),
-        (c_float, "eps dropout"),
-        (c_uint32, "seed"),
-        (c_int32, "rows width centered threads"),
+        (CModelTensors, "weights gradients"),
+        (c_void_p, "added cosine sine"),
+        (c_float, "norm_eps dropout weights_dropout"),
+        (c_int32, "layers heads width hidden vocab block_size is_layer_norm activation"),
     )
 
 
-class AddArguments(ctypes.Structure):
+class CMicroBatch(ctypes.Structure):
     _fields_ = fields(
-        (Activations, "y dy"),
-        (c_void_p, "x out"),
-        (c_float, "dropout"),
-        (c_uint32, "seed"),
-        (c_int32, "rows width threads"),
+        (c_void_p, "inputs targets teacher seeds later_weights logits"),
+        (c_float, "scale temperature teacher_weight z_weight"),
+        (c_int32, "later batch length adds"),
     )
 
 
-class ActivationArguments(ctypes.Structure):
-    _fields_ = fields((Activations, "x y dy dx"), (c_int32, "kind rows width threads"))
+class CLossSums(ctypes.Structure):
+    _fields_ = fields((c_double, "cross_entropy z_loss"))
 
 
-class WeightGradientArguments(ctypes.Structure):
+class CUpdatedTensor(ctypes.Structure):
     _fields_ = fields(
-        (Activations, "x dy"), (c_void_p, "dw"), (c_int32, "rows outputs inputs threads")
-    )
-
-
-class MatmulArguments(ctypes.Structure):
-    _fields_ = fields(
-        (c_void_p, "a b c"),
-        (c_int32, "rows columns depth a_row a_column b_row b_column threads"),
+        (c_void_p, "weight gradient first_moment second_moment"),
+        (c_int64, "count"),
+        (c_int32, "rows columns is_matrix steps"),
+        (c_float, "rate decay beta_1 beta_2 eps correction_1 correction_2"),
     )
 
 
 SOURCE = "training/training.cpp"
 """Path of the library's source below `src`."""
-KERNELS: dict[str, type[ctypes.Structure]] = {
-    "attention_forward": AttentionArguments,
-    "attention_backward": AttentionArguments,
-    "add_norm_forward": AddNormArguments,
-    "add_norm_backward": AddNormArguments,
-    "add_forward": AddArguments,
-    "dropout": AddArguments,
-    "activation_forward": ActivationArguments,
-    "activation_backward": ActivationArguments,
-    "weight_gradient": WeightGradientArguments,
-    "matmul": MatmulArguments,
-}
-"""The arguments of each kernel.
-
-`weight_gradient` exists for bfloat16 only, where torch would round the gradient, and `matmul` for
-float32 only.
-"""
+STRUCTURES = (
+    CBlockTensors,
+    CModelTensors,
+    CTrainedModel,
+    CMicroBatch,
+    CLossSums,
+    CUpdatedTensor,
+)
 
 
 class Kernels:
-    """The compiled kernels for one class of processors.
+    """The compiled training library for one class of processors.
 
-    Their activations have the type that the class multiplies fastest.
+    Activations have the type that the class multiplies fastest; the residual stream, parameters,
+    and gradients are float32. Each method uses as many threads as torch does at that time.
     """
 
     def __init__(self, library: ctypes.CDLL, processor: Processor) -> None:
         # The structures must have the sizes that the library was compiled with.
-        check_facts(library, *KERNELS.values())
+        check_facts(library, *STRUCTURES)
         self._library = library
+        for name in ("gpt_gradients_bytes", "gpt_update_bytes"):
+            getattr(library, name).restype = c_int64
+        library.gpt_norm.restype = c_double
         self.processor = processor
         self.dtype = processor.matmul_dtype
         # Linux lets a process use the AMX tile unit only after it has asked; 0 means granted.
         if library.gpt_request_matmul():
             raise DeviceError("the system does not grant the AMX tiles")
+        # One block of memory is kept for gradients, and one for updates: the largest so far.
+        self._memory = {"gradients": torch.empty(0), "update": torch.empty(0)}
 
-    def call(self, name: str, **values: Tensor | float | None) -> None:
-        """Call a kernel of `KERNELS` with torch's number of threads.
+    def gradients(self, model: CTrainedModel, batch: CMicroBatch) -> CLossSums:
+        """Compute the losses of a batch, and the gradients, or the logits if the batch wants them.
 
-        Args:
-            values: the fields of the kernel's structure. Tensors that are omitted or None become
-                null pointers, which say that the kernel is not to read or write them.
+        Raises:
+            DeviceError: there is not enough memory.
         """
-        structure = KERNELS[name]
-        # The kernels share torch's threads, of which the user may have changed the number.
-        arguments = structure(threads=torch.get_num_threads())
-        kinds = {field: kind for field, kind, *_ in structure._fields_}
-        for field, value in values.items():
-            if isinstance(value, Tensor):
-                # `pointer` refuses a tensor of another type than the kernel reads.
-                dtype = self.dtype if kinds[field] is Activations else torch.float32
-                setattr(arguments, field, pointer(value, dtype).value)
-            else:
-                setattr(arguments, field, value)
-        kernel = getattr(self._library, f"gpt_{name}")
-        is_out_of_memory = kernel(ctypes.byref(arguments))
-        if is_out_of_memory:
-            raise DeviceError(
-                f"not enough memory for the scratch of {name}; take a smaller train.batch_size"
-            )
+        arguments = (ctypes.byref(model), ctypes.byref(batch), torch.get_num_threads())
+        num_bytes = self._library.gpt_gradients_bytes(*arguments)
+        losses = CLossSums()
+        memory = self._reserve("gradients", num_bytes)
+        self._library.gpt_gradients(*arguments, memory, ctypes.byref(losses))
+        return losses
+
+    def norm(self, numbers: Tensor) -> float:
+        """Return the root of the sum of squares of float32 numbers (N,)."""
+        count = c_int64(numbers.numel())
+        sums = torch.empty(self._library.gpt_pieces(count), dtype=torch.float64)
+        threads = torch.get_num_threads()
+        norm: float = self._library.gpt_norm(
+            floats(numbers), count, threads, c_void_p(sums.data_ptr())
+        )
+        return norm
+
+    def scale(self, numbers: Tensor, factor: float) -> None:
+        """Multiply float32 numbers (N,) in place."""
+        count = c_int64(numbers.numel())
+        threads = torch.get_num_threads()
+        self._library.gpt_scale(floats(numbers), count, threads, c_float(factor))
+
+    def update(self, tensors: ctypes.Array[CUpdatedTensor]) -> None:
+        """Update parameters, each by its optimizer."""
+        arguments = (tensors, len(tensors), torch.get_num_threads())
+        memory = self._reserve("update", self._library.gpt_update_bytes(*arguments))
+        self._library.gpt_update(*arguments, memory)
+
+    def _reserve(self, name: str, num_bytes: int) -> c_void_p:
+        """Return the address of the memory of a name, after it was made large enough."""
+        memory = self._memory[name]
+        if memory.nbytes < num_bytes:
+            # Freed first, so that both are never there together.
+            self._memory[name] = torch.empty(0)
+            del memory
+            remedy = "train.batch_size"
+            require_memory(num_bytes, "a training step", remedy, torch.device("cpu"))
+            memory = torch.empty(num_bytes, dtype=torch.uint8)
+            self._memory[name] = memory
+        return c_void_p(memory.data_ptr())
 
 
 def load_kernels(
@@ -158,3 +168,4 @@ def load_kernels(
         )
     library, chosen = load_usable(SOURCE, candidates, settings, report)
     return Kernels(library, chosen)
+

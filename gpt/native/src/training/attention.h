@@ -8,13 +8,12 @@
 #pragma once
 #include "../memory.h"
 #include "../ops/softmax.h"
-#include "../parallel.h"
 #include "dropout.h"
 #include "head_transform.h"
 #include "matmul.h"
 
 // qkv, dqkv: (B, T, 3 H D); y, dy: (B, T, H D); q_gain, k_gain, cosine, sine: see HeadTransform; log_sums: (B, H, T).
-// dq_gain and dk_gain: (threads, D), one row per thread, initially zero.
+// dq_gain and dk_gain: (B, H, D), the gradient of each head, which are summed later.
 struct AttentionArguments {
     const element* qkv;
     element* y;
@@ -24,10 +23,10 @@ struct AttentionArguments {
     float *log_sums, *dq_gain, *dk_gain;
     float eps, dropout;
     uint32_t seed;
-    int32_t batch, length, heads, head_dim, threads;
+    AttentionShape sizes;
 
-    AttentionShape shape() const { return {batch, length, heads, head_dim}; }
-    HeadTransform q() const { return {q_gain, cosine, sine, eps, 1.0f / std::sqrt((float)head_dim)}; }
+    AttentionShape shape() const { return sizes; }
+    HeadTransform q() const { return {q_gain, cosine, sine, eps, 1.0f / std::sqrt((float)sizes.head_dim)}; }
     HeadTransform k() const { return {k_gain, cosine, sine, eps, 1.0f}; }
 };
 
@@ -38,19 +37,10 @@ struct Head {
     uint32_t first_stream;
 };
 
-// Calls work(scratch, head) for the heads that belong to each worker.
-template <class Scratch, class Work> inline void for_each_head(const AttentionArguments& a, Work work) {
-    const AttentionShape s = a.shape();
-    const Memory<Scratch> memory(a.threads, s);
-    parallel(a.threads, [&](const Worker& w) {
-        [[maybe_unused]] const MatmulScope scope;
-        const Scratch scratch = memory[w.index];
-        for (int i = w.first(s.batch * s.heads); i < w.end(s.batch * s.heads); i++) {
-            const int b = i / s.heads, h = i % s.heads;
-            work(w, scratch,
-                 Head{s.qkv_start(b, h), s.result_start(b, h), (size_t)i * s.length, (uint32_t)i * s.length});
-        }
-    });
+// Head number i of all sequences.
+inline Head head_of(const AttentionShape& s, int i) {
+    const int b = i / s.heads, h = i % s.heads;
+    return {s.qkv_start(b, h), s.result_start(b, h), (size_t)i * s.length, (uint32_t)i * s.length};
 }
 
 // A mask of the lanes that are at most `last`, counted from `first`.
@@ -102,9 +92,4 @@ inline void attend_head(const AttentionArguments& a, const ForwardScratch& scrat
             for (int d = 0; d < D; d += LANES)
                 store(y + (size_t)(i + r) * s.stride() + d, load(scratch.out + (size_t)r * D + d) * (1.0f / total[r]));
     }
-}
-
-inline void attention_forward(const AttentionArguments& a) {
-    for_each_head<ForwardScratch>(
-        a, [&](const Worker&, const ForwardScratch& scratch, const Head& head) { attend_head(a, scratch, head); });
 }

@@ -42,18 +42,18 @@ inline void store_values(element* dv, const float* result, const AttentionShape&
             simd::store(dv + (size_t)t * 3 * s.stride() + d, simd::load(result + (size_t)t * s.head_dim + d));
 }
 
-inline void attention_backward(const AttentionArguments& a) {
-    for_each_head<BackwardScratch>(a, [&](const Worker& w, const BackwardScratch& scratch, const Head& head) {
-        const AttentionShape s = a.shape();
-        const Dropout drop(a.seed, a.dropout);
-        const element* qkv = a.qkv + head.qkv;
-        element* dqkv = a.dqkv + head.qkv;
-        float *q_gain = a.dq_gain + (size_t)w.index * s.head_dim, *k_gain = a.dk_gain + (size_t)w.index * s.head_dim;
-        load_head(a, scratch, head);
-        load_queries(a, scratch, head, drop);
-        backward_head(scratch, s, drop);
-        transform_head_backward(dqkv, q_gain, scratch.dq, scratch.q_rms, qkv, s, a.q());
-        transform_head_backward(dqkv + s.stride(), k_gain, scratch.dk, scratch.k_rms, qkv + s.stride(), s, a.k());
-        store_values(dqkv + 2 * s.stride(), scratch.dv, s);
-    });
+inline void attend_head_backward(const AttentionArguments& a, const BackwardScratch& scratch, int i) {
+    const AttentionShape s = a.shape();
+    const Head head = head_of(s, i);
+    const Dropout drop(a.seed, a.dropout);
+    const element* qkv = a.qkv + head.qkv;
+    element* dqkv = a.dqkv + head.qkv;
+    float *q_gain = a.dq_gain + (size_t)i * s.head_dim, *k_gain = a.dk_gain + (size_t)i * s.head_dim;
+    for (float* gain : {q_gain, k_gain}) memset(gain, 0, s.head_dim * sizeof(float));
+    load_head(a, scratch, head);
+    load_queries(a, scratch, head, drop);
+    backward_head(scratch, s, drop);
+    transform_head_backward(dqkv, q_gain, scratch.dq, scratch.q_rms, qkv, s, a.q());
+    transform_head_backward(dqkv + s.stride(), k_gain, scratch.dk, scratch.k_rms, qkv + s.stride(), s, a.k());
+    store_values(dqkv + 2 * s.stride(), scratch.dv, s);
 }

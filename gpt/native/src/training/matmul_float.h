@@ -55,6 +55,43 @@ inline void matmul(float* c, int ldc, const float* a, int lda, const float* b, i
                         ldb, 32 * k, true);
 }
 
+static const int TILE = 16 * 32;  // elements of a tile: 32 rows of 16 columns
+
+// See packing.h: here both kinds of tiles are copies.
+inline void store_right_tile(float* tile, const float* x, int stride) {
+    for (int i = 0; i < 32; i++) memcpy(tile + 16 * i, x + (size_t)i * stride, 16 * sizeof(float));
+}
+inline void store_left_tile(float* tile, const float* dy, int stride) { store_right_tile(tile, dy, stride); }
+
+// The rows of N tiles side by side.
+struct TileRows {
+    const float* data;
+    floats at(int k, int v) const {
+        const int column = v * LANES;
+        return simd::load(data + column / 16 * TILE + k * 16 + column % 16);
+    }
+};
+
+// See matmul_amx.h.
+template <int M, int N>
+inline void matmul_tiles(float* c, int stride, const float* a, size_t next_a, const float* b, size_t next_b, int depth,
+                         bool is_first) {
+    // Sums that fill the registers, whose numbers of rows divide a tile's.
+    static const int COLUMNS = LANES == 16 ? 16 * N : 16, ROWS = simd::SUMS >= 16 ? 8 : 4;
+    for (int m = 0; m < 16 * M; m += ROWS)
+        for (int n = 0; n < 16 * N; n += COLUMNS) {
+            float* out = c + (size_t)m * stride + n;
+            floats sums[ROWS][COLUMNS / LANES] = {};
+            if (!is_first) load_tile(sums, out, stride);
+            NoPrefetch none;
+            for (int k = 0; k < depth; k++) {
+                const Strided left = {a + m / 16 * next_a + (size_t)k * TILE + m % 16, 1, 16};
+                accumulate(sums, left, TileRows{b + (size_t)k * next_b + n / 16 * TILE}, 0, 32, none);
+            }
+            store_tile(out, stride, sums);
+        }
+}
+
 // c += a^T b: a is 16 x rows, b 16 x columns, c rows x columns; rows and columns are multiples of 32. b and c are
 // contiguous.
 inline void add_transposed(float* c, const float* a, int lda, const float* b, int rows, int columns) {

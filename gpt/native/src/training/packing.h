@@ -72,3 +72,16 @@ inline const bf16* pack_transposed(bf16* out, const bf16* x, int rows, int cols)
             transpose((word*)out + (size_t)(c / 2) * rows + r, rows, (const word*)(x + (size_t)r * cols + c), cols / 2);
     return out;
 }
+
+// Tiles of the factors of a weight gradient, dw = dy^T x, whose depth is the positions: of 32 rows and 16 columns of x,
+// pairs of rows side by side; of dy, the transpose of that.
+inline void store_right_tile(bf16* tile, const bf16* x, int stride) {
+    for (int i = 0; i < 16; i++)
+        interleave((word*)tile + 16 * i, x + (size_t)2 * i * stride, x + (size_t)(2 * i + 1) * stride);
+}
+
+inline void store_left_tile(bf16* tile, const bf16* dy, int stride) {
+    alignas(64) bf16 pairs[TILE];
+    store_right_tile(pairs, dy, stride);
+    transpose((word*)tile, 16, (const word*)pairs, 16);
+}

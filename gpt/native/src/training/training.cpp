@@ -1,38 +1,56 @@
-// The kernels of a training step, with a C interface; the headers say what they compute. Each takes one structure,
-// filled in by gpt/native/training/bindings.py, and returns 0, or 1 if there is not enough memory.
+// A training step, with a C interface: gpt/native/training/bindings.py has its structures.
 #include "../api.h"
-#include "attention_backward.h"
-#include "feed_forward.h"
-#include "matmul_large.h"
-#include "norms.h"
-#include "weight_gradient.h"
+#include "optimizer.h"
+#include "step.h"
 
-#define GPT_KERNEL(name, Arguments)                      \
-    GPT_API int gpt_##name(const Arguments* arguments) { \
-        try {                                            \
-            name(*arguments);                            \
-            return 0;                                    \
-        } catch (const std::bad_alloc&) {                \
-            return 1;                                    \
-        }                                                \
-    }
-
-GPT_KERNEL(attention_forward, AttentionArguments)
-GPT_KERNEL(attention_backward, AttentionArguments)
-GPT_KERNEL(add_norm_forward, AddNormArguments)
-GPT_KERNEL(add_norm_backward, AddNormArguments)
-GPT_KERNEL(add_forward, AddArguments)
-GPT_KERNEL(dropout, AddArguments)
-GPT_KERNEL(activation_forward, ActivationArguments)
-GPT_KERNEL(activation_backward, ActivationArguments)
-#ifdef GPT_BFLOAT16
-GPT_KERNEL(weight_gradient, WeightGradientArguments)
-#else
-GPT_KERNEL(matmul, MatmulArguments)
-#endif
-
-GPT_FACTS(GPT_SIZE(AttentionArguments), GPT_SIZE(AddNormArguments), GPT_SIZE(AddArguments),
-          GPT_SIZE(ActivationArguments), GPT_SIZE(WeightGradientArguments), GPT_SIZE(MatmulArguments))
+GPT_FACTS(GPT_SIZE(BlockTensors), GPT_SIZE(ModelTensors), GPT_SIZE(TrainedModel), GPT_SIZE(MicroBatch),
+          GPT_SIZE(LossSums), GPT_SIZE(UpdatedTensor))
 
 // Returns 0, unless the system denies this process the instructions of matmuls.
 GPT_API int gpt_request_matmul() { return request_matmul(); }
+
+// Returns the bytes of memory that a batch takes.
+GPT_API int64_t gpt_gradients_bytes(const TrainedModel* model, const MicroBatch* batch, int threads) {
+    Arena counter(nullptr);
+    Plan(counter, *model, *batch, threads);
+    return (int64_t)counter.bytes();
+}
+
+// Computes the losses of a batch and the gradients of the model's parameters, or only the logits.
+GPT_API void gpt_gradients(const TrainedModel* model, const MicroBatch* batch, int threads, void* memory,
+                           LossSums* losses) {
+    Arena arena(memory);
+    const GradientProgram program = {*model, *batch, Plan(arena, *model, *batch, threads)};
+    run_together(threads, program);
+    *losses = {};
+    if (batch->logits) return;
+    for (int strip = 0; strip < program.p.strips; strip++) {
+        losses->cross_entropy += program.p.losses[strip].cross_entropy;
+        losses->z_loss += program.p.losses[strip].z_loss;
+    }
+}
+
+// Returns the root of the sum of squares. sums: one for each of gpt_pieces(count).
+GPT_API double gpt_norm(const float* numbers, int64_t count, int threads, double* sums) {
+    run_together(threads, SquaresProgram{numbers, count, sums});
+    double total = 0.0;
+    for (int piece = 0; piece < pieces_of(count); piece++) total += sums[piece];
+    return std::sqrt(total);
+}
+GPT_API int gpt_pieces(int64_t count) { return pieces_of(count); }
+
+GPT_API void gpt_scale(float* numbers, int64_t count, int threads, float factor) {
+    run_together(threads, ScaleProgram{numbers, count, factor});
+}
+
+// Returns the bytes of memory that an update takes.
+GPT_API int64_t gpt_update_bytes(const UpdatedTensor* tensors, int count, int threads) {
+    Arena counter(nullptr);
+    UpdateProgram(counter, tensors, count, threads);
+    return (int64_t)counter.bytes();
+}
+
+GPT_API void gpt_update(const UpdatedTensor* tensors, int count, int threads, void* memory) {
+    Arena arena(memory);
+    run_together(threads, UpdateProgram(arena, tensors, count, threads));
+}

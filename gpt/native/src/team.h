@@ -1,0 +1,267 @@
+// Threads that compute a call together. A call is a sequence of phases, and a phase is a number of tasks that do not
+// depend on each other. Every worker goes through the same phases, and in each takes tasks until none is left, so that a
+// thread without a core at the moment delays nobody. What a task computes does not depend on who computes it.
+#pragma once
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <mutex>
+#include <system_error>
+#include <thread>
+#include <type_traits>
+#ifdef _WIN32
+// of <windows.h>, where INT8 and other names of ours are types
+extern "C" __declspec(dllimport) int __stdcall GetModuleHandleExA(unsigned long flags, const char* of, void** library);
+#else
+#include <dlfcn.h>
+#include <pthread.h>
+#endif
+
+// Tells the processor that this is a spin loop.
+inline void pause_spinning() {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+// Keeps this library in memory if it is closed, since its threads wait in its code.
+inline void stay_loaded() {
+#ifdef _WIN32
+    // GET_MODULE_HANDLE_EX_FLAG_FROM_ADDRESS and _PIN: the library that has this address stays.
+    const unsigned long from_address = 4, forever = 1;
+    void* library;
+    GetModuleHandleExA(from_address | forever, (const char*)&pause_spinning, &library);
+#else
+    Dl_info library;
+    if (dladdr((void*)&pause_spinning, &library)) dlopen(library.dli_fname, RTLD_NOW | RTLD_NODELETE);
+#endif
+}
+
+inline void after_fork(void (*run)()) {
+#ifndef _WIN32  // which cannot fork
+    pthread_atfork(nullptr, nullptr, run);
+#endif
+}
+
+// Where threads wait for something that others change. They spin for about as long as it takes to wake a sleeping
+// thread, and then sleep: at worst this takes twice as long as it would if the end of the wait were known beforehand
+// (Karlin et al. 1994, 10.1007/BF01189993).
+class WaitingRoom {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::atomic<int> sleepers{0};
+
+  public:
+    std::chrono::nanoseconds spin{20000};  // until it is measured
+
+    template <class Condition> void wait_until(Condition is_true) {
+        const auto start = std::chrono::steady_clock::now();
+        do
+            for (int i = 0; i < 64; i++) {  // since reading the clock takes as long as a few pauses
+                if (is_true()) return;
+                pause_spinning();
+            }
+        while (std::chrono::steady_clock::now() - start < spin);
+        std::unique_lock<std::mutex> lock(mutex);
+        sleepers++;
+        changed.wait(lock, is_true);
+        sleepers--;
+    }
+
+    // To be called after the change. A thread counts itself among the sleepers before it looks a last time, and all of
+    // this is sequentially consistent: either it sees the change, or it is seen here.
+    void wake() {
+        if (sleepers == 0) return;
+        std::lock_guard<std::mutex> lock(mutex);
+        changed.notify_all();
+    }
+};
+
+// What the workers of a call share: its number, that of its phase, and the next task, in one word, so that a worker
+// that comes late cannot take a task of another phase.
+struct Board {
+    static const int TASK_BITS = 22, PHASE_BITS = 20;
+    alignas(64) std::atomic<uint64_t> word{0};
+    alignas(64) std::atomic<int> done{0};  // tasks of this phase
+    WaitingRoom room;
+};
+
+// One worker's place in a call.
+class Team {
+    Board* board;  // null: this worker is alone
+    uint64_t phase;
+
+    // Waits while the phase has tasks that other workers have taken; returns the word that followed.
+    uint64_t next_word() const {
+        board->room.wait_until([this] { return board->word >> Board::TASK_BITS != phase; });
+        return board->word;
+    }
+
+  public:
+    const int worker;
+
+    Team(Board* board, uint64_t first_phase, int worker) : board(board), phase(first_phase), worker(worker) {}
+
+    // Calls body(task) once for each task, on some worker, and returns when all are done. Code between two calls of
+    // `run` is executed by every worker, at any time, and so must write nothing that others read.
+    template <class Body> void run(int tasks, const Body& body) {
+        if (!board) {
+            for (int task = 0; task < tasks; task++) body(task);
+            return;
+        }
+        if (tasks <= 0) return;
+        const uint64_t mask = ((uint64_t)1 << Board::TASK_BITS) - 1;
+        uint64_t word = board->word;
+        while (word >> Board::TASK_BITS == phase) {
+            const int task = (int)(word & mask);
+            if (task >= tasks) {
+                word = next_word();
+            } else if (board->word.compare_exchange_weak(word, word + 1)) {
+                body(task);
+                if (board->done.fetch_add(1) + 1 == tasks) {
+                    board->done = 0;
+                    board->word = (phase + 1) << Board::TASK_BITS;  // which opens the next phase
+                    board->room.wake();
+                }
+                word = board->word;
+            }
+        }
+        phase++;
+    }
+};
+
+namespace {  // which hides what std::thread makes of the class, too
+
+// The threads of this process that wait for calls. It is never destroyed, and its threads are detached, so that a
+// process ends without waiting for them.
+class Pool {
+    static const size_t MAX_PROGRAM = 1024;  // bytes of a program
+
+    Board board;
+    std::mutex mutex;            // guards `job`
+    std::atomic<bool> busy{false};
+    std::atomic<uint32_t> jobs{0};  // so far, by which a thread sees that there is a new one
+    int size = 1;                // the caller is a worker too
+
+    struct {
+        void (*run)(const void* program, Team& team);  // null between calls
+        const void* program;
+        size_t bytes;
+        int threads;
+        uint64_t first_phase;
+    } job = {};
+
+    // What a thread does for ever. It works on a copy of the program, since the caller may return before a late worker
+    // has seen that nothing is left to do.
+    void serve(int index) {
+        alignas(64) char program[MAX_PROGRAM];
+        uint32_t seen = 0;
+        while (true) {
+            board.room.wait_until([&] { return jobs != seen; });
+            std::unique_lock<std::mutex> lock(mutex);
+            seen = jobs;
+            if (!job.run || index >= job.threads) continue;
+            const auto current = job;
+            memcpy(program, current.program, current.bytes);
+            lock.unlock();
+            Team team(&board, current.first_phase, index);
+            current.run(program, team);
+        }
+    }
+
+    // Measures how long it takes to wake a thread: the least of some tries, since other processes may take the cores
+    // meanwhile.
+    void measure_wake_up() {
+        using Clock = std::chrono::steady_clock;
+        std::atomic<int> asked{0}, answered{0};
+        const int tries = 5;
+        std::mutex own;
+        std::condition_variable called;
+        std::thread sleeper([&] {
+            for (int i = 1; i <= tries; i++) {
+                std::unique_lock<std::mutex> lock(own);
+                called.wait(lock, [&] { return asked >= i; });
+                answered = i;
+            }
+        });
+        auto least = std::chrono::nanoseconds(100000);  // at most, where no try was quiet
+        for (int i = 1; i <= tries; i++) {
+            std::this_thread::sleep_for(std::chrono::microseconds(50));  // in which the other falls asleep
+            const auto start = Clock::now();
+            {
+                std::lock_guard<std::mutex> lock(own);
+                asked = i;
+            }
+            called.notify_one();
+            while (answered < i) std::this_thread::yield();
+            least = std::min(least, std::chrono::nanoseconds(Clock::now() - start));
+        }
+        sleeper.join();
+        board.room.spin = std::max(least, std::chrono::nanoseconds(2000));
+    }
+
+  public:
+    Pool() { stay_loaded(); }
+
+    // Runs a program on at most `threads` workers, fewer if the system denies threads; returns whether it did: not if
+    // another call is running.
+    template <class Program> bool try_run(int threads, const Program& program) {
+        static_assert(std::is_trivially_copyable<Program>::value, "late workers have a copy of the program");
+        static_assert(sizeof(Program) <= MAX_PROGRAM, "late workers have a copy of the program");
+        if (busy.exchange(true)) return false;
+        try {
+            if (size == 1) measure_wake_up();
+            for (; size < threads; size++) std::thread(&Pool::serve, this, size).detach();
+        } catch (const std::system_error&) {
+            threads = size;
+        }
+        // The number of the call begins anew when it has filled its bits.
+        const uint64_t call = (uint64_t)jobs + 1, bits = 64 - Board::TASK_BITS;
+        const uint64_t first_phase = call << Board::PHASE_BITS & (((uint64_t)1 << bits) - 1);
+        board.done = 0;
+        board.word = first_phase << Board::TASK_BITS;
+        {
+            std::lock_guard<std::mutex> lock(mutex);
+            const auto run = [](const void* program, Team& team) { (*(const Program*)program)(team); };
+            job = {run, &program, sizeof program, threads, first_phase};
+            jobs++;
+        }
+        board.room.wake();
+        Team team(&board, first_phase, 0);
+        program(team);
+        {
+            std::lock_guard<std::mutex> lock(mutex);
+            job.run = nullptr;
+        }
+        busy = false;
+        return true;
+    }
+};
+
+}  // namespace
+
+// The pool of this process, once there was a call.
+static std::atomic<Pool*> kept{nullptr};
+
+// Calls program(team) on at most `threads` workers. If another thread of this process has the pool, the caller computes
+// alone.
+template <class Program> void run_together(int threads, const Program& program) {
+    if (threads > 1) {
+        Pool* pool = kept;
+        if (!pool) {
+            after_fork([] { kept = nullptr; });  // none of its threads is in the new process
+            Pool* made = new Pool;
+            if (kept.compare_exchange_strong(pool, made)) pool = made;
+            else delete made;  // another thread made one first, which `pool` is now
+        }
+        if (pool->try_run(threads, program)) return;
+    }
+    Team alone(nullptr, 0, 0);
+    program(alone);
+}

@@ -1,0 +1,61 @@
+// What a block computes row by row between its matmuls: norms, dropout and residual sums. The residual stream is float.
+// Widths are multiples of 16.
+#pragma once
+#include "../memory.h"
+#include "../ops/norm.h"
+#include "dropout.h"
+#include "matmul_element.h"
+
+// The residual stream (rows, C) where it enters a norm, and the moments of each row, which the backward pass needs.
+struct Stream {
+    float *x, *mean, *inverse;
+    int width;
+
+    Stream(Arena& arena, int rows, int width)
+        : x(arena.alloc<float>((size_t)rows * width)), mean(arena.alloc<float>(rows)),
+          inverse(arena.alloc<float>(rows)), width(width) {}
+    float* row(int n) const { return x + (size_t)n * width; }
+
+    // normed = norm(x) gain, of row n.
+    void norm(element* normed, int n, const float* gain, const Norm& norm) const {
+        const Moments m = norm_row(normed, row(n), gain, nullptr, width, norm);
+        mean[n] = m.mean, inverse[n] = m.inverse;
+    }
+
+    // Adds the gradient through the norm to dx, given that of its result; adds to that of the gain. Computes the result
+    // of the norm again.
+    void norm_backward(float* dx, float* dgain, element* normed, int n, const float* dnormed, const float* gain,
+                       bool is_centered) const {
+        using namespace simd;
+        const float *row = this->row(n), mean = this->mean[n], inverse = this->inverse[n];
+        floats dot = {}, total = {};
+        for (int c = 0; c < width; c += LANES) {
+            const floats unit = (load(row + c) - mean) * inverse, d = load(dnormed + c), g = d * load(gain + c);
+            store(normed + c, unit * load(gain + c));
+            store(dgain + c, fma(d, unit, load(dgain + c)));
+            dot = fma(g, unit, dot), total += g;
+        }
+        // Parts of the gradient that would only scale or shift the row have no effect: the norm undoes them.
+        const float along = reduce_add(dot) / width, shift = is_centered ? reduce_add(total) / width : 0.0f;
+        for (int c = 0; c < width; c += LANES) {
+            const floats unit = (load(row + c) - mean) * inverse, g = load(dnormed + c) * load(gain + c);
+            store(dx + c, fma(g - unit * along - shift, broadcast(inverse), load(dx + c)));
+        }
+    }
+};
+
+// out = x + dropout(y), of columns from `first` on of row n.
+inline void add_dropped(float* out, const float* x, const float* y, int n, int first, int columns,
+                        const Dropout& drop) {
+    using namespace simd;
+    const uint32_t stream = drop.stream(n);
+    for (int c = 0; c < columns; c += LANES)
+        store(out + c, load(x + c) + drop.apply(stream, first + c, load(y + c)));
+}
+
+// y = dropout(x), of row n: the gradient of dropout is dropout of the gradient, by the same seed.
+template <class Out> inline void drop_row(Out* y, const float* x, int n, int width, const Dropout& drop) {
+    using namespace simd;
+    const uint32_t stream = drop.stream(n);
+    for (int c = 0; c < width; c += LANES) store(y + c, drop.apply(stream, c, load(x + c)));
+}

@@ -1,0 +1,288 @@
+"""Compute the loss of a GPT and its gradients by one call of the compiled library.
+
+The model is never changed: the library reads its parameters, and writes their gradients to one
+buffer, whose parts have the shapes of the parameters.
+"""
+
+import ctypes
+from ctypes import c_void_p
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gpt.config import ModelConfig
+from gpt.model import GPT
+from gpt.model.positions import LearnedPositions, Rotary, SinusoidalPositions
+from gpt.native.contract import Activation, floats, pointer
+from gpt.native.coverage import changed_module, changed_tensor, uncovered
+from gpt.native.fingerprint import TRAINING, changed_code
+from gpt.native.training.bindings import (
+    CBlockTensors,
+    CLossSums,
+    CMicroBatch,
+    CModelTensors,
+    CTrainedModel,
+    Kernels,
+    load_kernels,
+)
+from gpt.system.device import Compute
+from gpt.system.environment import Settings
+from gpt.system.errors import DeviceError
+from gpt.system.progress import Report, silent
+
+ACTIVATIONS = {
+    "relu": Activation.RELU,
+    "relu2": Activation.RELU_SQUARED,
+    "gelu": Activation.GELU,
+    "swiglu": Activation.GATED_SILU,
+}
+"""Supported values of `ModelConfig.mlp`."""
+NUM_SEEDS = 2**32
+"""How many seeds there are for the dropout of the kernels: a seed has 32 bits."""
+SEEDS_PER_BLOCK = 3
+"""Dropouts of a block: of attention weights, after attention, and after the feed-forward network."""
+BLOCK_PARAMETERS = {
+    "ln_1": "ln_1.weight",
+    "c_q": "attn.c_q.weight",
+    "c_k": "attn.c_k.weight",
+    "c_v": "attn.c_v.weight",
+    "q_norm": "attn.q_norm.weight",
+    "k_norm": "attn.k_norm.weight",
+    "c_proj": "attn.c_proj.weight",
+    "ln_2": "ln_2.weight",
+    "c_gate": "mlp.c_gate.weight",
+    "c_fc": "mlp.c_fc.weight",
+    "mlp_c_proj": "mlp.c_proj.weight",
+}
+"""Names of a block's parameters by the fields of `BlockTensors`; not every model has all of them."""
+
+
+@dataclass(frozen=True)
+class LossWeights:
+    """How the losses of a batch are weighted; see `gpt.training.objective.Objective`.
+
+    Attributes:
+        scale: factor of all gradients.
+        later_weights: weights of the targets one, two, ... positions further.
+    """
+
+    scale: float = 1.0
+    temperature: float = 1.0
+    later_weights: tuple[float, ...] = ()
+    teacher_weight: float = 0.0
+    z_weight: float = 0.0
+
+
+class NativeModel:
+    """A GPT whose gradients the compiled library computes.
+
+    Attributes:
+        flat_gradients: the gradients of all parameters, (N,) float32.
+        gradients: its parts, by the names of the parameters; a tied weight has one name.
+    """
+
+    def __init__(self, model: GPT, kernels: Kernels) -> None:
+        self.model = model
+        self.kernels = kernels
+        self.parameters = dict(model.named_parameters())
+        sizes = [parameter.numel() for parameter in self.parameters.values()]
+        self.flat_gradients = torch.zeros(sum(sizes), dtype=torch.float32)
+        parts = torch.split(self.flat_gradients, sizes)
+        self.gradients = {
+            name: part.view(parameter.shape)
+            for part, (name, parameter) in zip(parts, self.parameters.items(), strict=True)
+        }
+        self._addresses: list[int] = []
+        self._description = CTrainedModel()
+        self._blocks: list[Any] = []  # which keeps the arrays alive that the description points to
+
+    def compute_gradients(
+        self,
+        inputs: Tensor,
+        targets: Tensor,
+        weights: LossWeights = LossWeights(),
+        teacher: Tensor | None = None,
+        adds: bool = False,
+    ) -> CLossSums:
+        """Compute `flat_gradients` and return the sums of the losses over positions.
+
+        Dropout is that of the model's mode.
+
+        Args:
+            inputs: (B, T) int64.
+            targets: (B, T) int64; those below 0 do not count.
+            teacher: probabilities of the next token, (B, T, V).
+            adds: add to the gradients that are there.
+
+        Raises:
+            DeviceError: there is not enough memory.
+            IndexError: a target is not in the vocabulary.
+        """
+        if int(targets.max()) >= self.model.vocab_size:
+            raise IndexError(f"a target is {int(targets.max())}, outside of the vocabulary")
+        batch = self._describe_batch(inputs, weights)
+        targets = targets.contiguous()
+        batch.targets = pointer(targets, torch.int64)
+        if teacher is not None:
+            teacher = teacher.float().contiguous()
+            batch.teacher = floats(teacher)
+        batch.adds = adds
+        return self.kernels.gradients(self._describe_model(), batch)
+
+    def logits(self, inputs: Tensor) -> Tensor:
+        """Return the logits (B, T, V) of ids (B, T), without gradients."""
+        logits = torch.empty(*inputs.shape, self.model.vocab_size, dtype=torch.float32)
+        batch = self._describe_batch(inputs, LossWeights())
+        batch.logits = floats(logits)
+        self.kernels.gradients(self._describe_model(), batch)
+        return logits
+
+    def _describe_batch(self, inputs: Tensor, weights: LossWeights) -> CMicroBatch:
+        """Return the C structure of a batch, which has seeds of its own for dropout."""
+        self.model.check(inputs)
+        inputs = inputs.contiguous()
+        seeds = (ctypes.c_uint32 * (1 + SEEDS_PER_BLOCK * len(self.model.h)))(*self._sample_seeds())
+        later_weights = (ctypes.c_float * len(weights.later_weights))(*weights.later_weights)
+        batch = CMicroBatch(
+            inputs=pointer(inputs, torch.int64),
+            seeds=ctypes.cast(seeds, c_void_p),
+            later_weights=ctypes.cast(later_weights, c_void_p),
+            scale=weights.scale,
+            temperature=weights.temperature,
+            teacher_weight=weights.teacher_weight,
+            z_weight=weights.z_weight,
+            later=len(later_weights),
+            batch=inputs.size(0),
+            length=inputs.size(1),
+        )
+        # A structure holds addresses only, so that it has to keep alive what they point to.
+        batch.kept = (inputs, seeds, later_weights)
+        return batch
+
+    def _sample_seeds(self) -> list[int]:
+        """Return the seeds of one batch, from torch's generator, whose state checkpoints have.
+
+        No seed is drawn for a dropout that drops nothing.
+        """
+        config = self.model.config
+        is_training = self.model.training
+        dropout = config.dropout if is_training else 0.0
+        weights_dropout = config.weights_dropout if is_training else 0.0
+        seeds = [_sample_seed(dropout)]
+        for _ in self.model.h:
+            seeds += [_sample_seed(weights_dropout), _sample_seed(dropout), _sample_seed(dropout)]
+        return seeds
+
+    def _describe_model(self) -> CTrainedModel:
+        """Return the C structure of the model, with the addresses that its tensors have now."""
+        addresses = [parameter.data_ptr() for parameter in self.parameters.values()]
+        description = self._description
+        if addresses != self._addresses:
+            for parameter in self.parameters.values():
+                floats(parameter.detach())  # raises where C could not read it
+            description = self._describe_tensors()
+            self._description = description
+            self._addresses = addresses
+        config = self.model.config
+        description.dropout = config.dropout if self.model.training else 0.0
+        description.weights_dropout = config.weights_dropout if self.model.training else 0.0
+        return description
+
+    def _describe_tensors(self) -> CTrainedModel:
+        config = self.model.config
+        weights = {name: parameter.detach() for name, parameter in self.parameters.items()}
+        self._blocks = []
+        description = CTrainedModel(
+            weights=self._describe_set(weights),
+            gradients=self._describe_set(self.gradients),
+            norm_eps=config.norm_eps,
+            layers=config.n_layer,
+            heads=config.n_head,
+            width=config.n_embd,
+            hidden=config.mlp_hidden,
+            vocab=self.model.vocab_size,
+            block_size=config.block_size,
+            is_layer_norm=config.norm == "layernorm",
+            activation=ACTIVATIONS[config.mlp],
+        )
+        added = self.model.wpe
+        if isinstance(added, LearnedPositions):
+            description.added = floats(added.weight.detach())
+        elif isinstance(added, SinusoidalPositions):
+            description.added = floats(added.table)
+        rotation = self.model.rotation
+        if isinstance(rotation, Rotary):
+            description.cosine = floats(rotation.cos)
+            description.sine = floats(rotation.sin)
+        return description
+
+    def _describe_set(self, tensors: dict[str, Tensor]) -> CModelTensors:
+        """Return the C structure of the model's weights, or of their gradients."""
+        blocks = (CBlockTensors * self.model.config.n_layer)()
+        for number, block in enumerate(blocks):
+            for field, name in BLOCK_PARAMETERS.items():
+                setattr(block, field, floats(tensors.get(f"h.{number}.{name}")))
+        self._blocks.append(blocks)
+        wte = tensors["wte.weight"]
+        return CModelTensors(
+            wte=floats(wte),
+            wpe=floats(tensors.get("wpe.weight")),
+            ln_f=floats(tensors["ln_f.weight"]),
+            # A tied head has no name of its own.
+            lm_head=floats(tensors.get("lm_head.weight", wte)),
+            blocks=ctypes.cast(blocks, c_void_p),
+        )
+
+
+def _sample_seed(probability: float) -> int:
+    return int(torch.randint(NUM_SEEDS, ())) if probability > 0 else 0
+
+
+def load_native_model(
+    model: GPT, compute: Compute, settings: Settings, report: Report = silent
+) -> NativeModel:
+    """Return a model whose gradients the kernels compute.
+
+    Raises:
+        DeviceError: there are no kernels for this device, dtype, model or edited code.
+    """
+    if compute.device.type != "cpu" or compute.dtype == torch.float16:
+        raise DeviceError("the native kernels are for float32 and bfloat16 on a CPU")
+    # The configuration is looked at first, since it gives the shortest reasons.
+    reason = _uncovered(model.config) or changed_module(model, trains=True) or changed_tensor(model)
+    if reason:
+        raise DeviceError(f"the native kernels do not cover {reason}")
+    # The kernels compute what the code of `gpt.model` said when they were written.
+    edited = changed_code(TRAINING)
+    if edited:
+        raise DeviceError(edited)
+    return NativeModel(model, load_kernels(compute.dtype, settings, report))
+
+
+def _uncovered(config: ModelConfig) -> str | None:
+    """Return what a configuration has that the kernels do not compute; None if there is nothing."""
+    reason = uncovered(config, ACTIVATIONS)
+    if reason:
+        return reason
+    hidden = config.mlp_hidden
+    head_dim = config.head_dim
+    # Kernels compute whole vectors, and are written for these widths only.
+    is_head_covered = head_dim % 32 == 0 and head_dim <= 256
+    is_hidden_covered = hidden % 16 == 0
+    reasons = {
+        # whoever names an attention wants that one and no kernel
+        f"model.attention={config.attention}": config.attention != "auto",
+        "biases": config.bias,
+        "grouped key and value heads": config.kv_heads != config.n_head,
+        f"heads {head_dim} wide (a multiple of 32 is needed, at most 256)": not is_head_covered,
+        f"a hidden width of {hidden} (model.mlp_width has to be a multiple of 16)": (
+            not is_hidden_covered
+        ),
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            return reason
+    return None
+
