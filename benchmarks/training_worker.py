@@ -21,13 +21,13 @@ from gpt.cli.shared_options import add_plugin_option, load_given_plugins
 from gpt.config.sources import LoadedConfig, load_config
 from gpt.data.batches import BatchSampler
 from gpt.data.preparation import prepare
-from gpt.native.training.block import NativeBlock
 from gpt.system.device import choose_device
 from gpt.system.environment import read_settings
 from gpt.system.errors import GPTError
 from gpt.system.machine import peak_memory_bytes
 from gpt.system.progress import silent
 from gpt.training.monitor import Monitor, MonitorGroup
+from gpt.training.native_step import NativeStepper
 from gpt.training.train import Host, build_trainer, fill_in
 
 STEPS_ONLY = (
@@ -90,7 +90,7 @@ def train_gpt(loaded: LoadedConfig, timer: StepTimer) -> None:
     trainer = build_trainer(loaded, Host(read_settings(), report))
     trainer.monitor = MonitorGroup([timer], report)
     blocks = "eager"
-    if isinstance(trainer.model.h[0], NativeBlock):
+    if isinstance(trainer.stepper, NativeStepper):
         blocks = "native"
     elif trainer.config.run.compile:
         blocks = "compiled"

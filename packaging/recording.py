@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from gpt.config import ModelConfig, SamplingParams
@@ -23,9 +22,9 @@ from gpt.model.quantized import quantize
 from gpt.native.decoding.c_structs import sample_in_c, sampling_in_c
 from gpt.native.decoding.decoder import Decoder, TokenBatch, load_decoder
 from gpt.native.decoding.weights import lay_out_weights
-from gpt.native.training.bindings import KERNELS, load_kernels
-from gpt.native.training.block import replace_blocks
-from gpt.native.training.functions import matmul
+from gpt.native.training.bindings import load_kernels
+from gpt.native.training.native_model import NativeModel
+from gpt.native.training.native_update import Updated, update_natively
 from gpt.system.environment import Settings
 from gpt.system.processor import Processor
 
@@ -141,20 +140,22 @@ def record_training(path: Path, processor: Processor, settings: Settings) -> Non
     with _threads():
         for variant in VARIANTS:
             model = GPT(ModelConfig.model_validate({**SHAPE, **variant}))
-            replace_blocks(model, kernels)
+            native = NativeModel(model, kernels)
             idx = torch.randint(65, (2, 41))
-            with torch.autocast(
-                "cpu", torch.bfloat16, enabled=processor.matmul_dtype == torch.bfloat16
-            ):
-                logits = model(idx[:, :-1])
-            loss = F.cross_entropy(logits.flatten(0, 1).float(), idx[:, 1:].flatten())
-            loss.backward()  # type: ignore[no-untyped-call]
-        if processor.matmul_dtype == torch.float32:
-            matmul(kernels, torch.randn(600, 41).T, torch.randn(600, 48))
-    missing = {f"gpt_{name}" for name in KERNELS} - recorder.names
-    assert missing == {
-        "gpt_weight_gradient" if processor.matmul_dtype == torch.float32 else "gpt_matmul"
-    }, missing
+            native.logits(idx[:, :-1])
+            native.compute_gradients(idx[:, :-1], idx[:, 1:])
+            kernels.scale(native.flat_gradients, 1 / kernels.norm(native.flat_gradients))
+            adamw = {"lr": 0.01, "betas": (0.9, 0.99), "eps": 1e-8, "weight_decay": 0.1}
+            muon = {"lr": 0.01, "momentum": 0.9, "steps": 5, "weight_decay": 0.1}
+            updated = []
+            for name, weight in native.parameters.items():
+                gradient, moment = native.gradients[name], torch.zeros_like(weight)
+                if name.startswith("h.") and weight.dim() == 2:
+                    updated.append(Updated(weight, gradient, moment, None, None, muon))
+                else:
+                    other, step = torch.zeros_like(weight), torch.zeros(())
+                    updated.append(Updated(weight, gradient, moment, other, step, adamw))
+            update_natively(kernels, updated)
     recorder.write(path)
 
 

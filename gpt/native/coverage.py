@@ -59,17 +59,14 @@ def changed_module(model: GPT, trains: bool = False, built: GPT | None = None) -
     The answer ends a message that begins with "does not cover".
 
     Args:
-        trains: True if the training kernels will compute the model: its blocks, with dropout. False
-            if the decoder will compute the whole model, without dropout.
+        trains: whether the training kernels ask, which compute the model with its dropout. The
+            decoder computes it without dropout.
         built: the model that the configuration builds; None means that it is built here.
     """
     expected_model = built or _configured(model.config)
     expected_modules = dict(expected_model.named_modules())
     modules = dict(model.named_modules())
     for name in sorted(expected_modules.keys() | modules.keys()):
-        # In training PyTorch computes all modules but the blocks and the dropout before them.
-        if trains and not name.startswith(("drop", "h.")):
-            continue
         if name not in expected_modules:
             return f"a model with {name}"
         if name not in modules:
@@ -132,8 +129,8 @@ def _changed_attribute(module: nn.Module, expected: nn.Module, trains: bool) -> 
         ignored = ignored | WITHOUT_EFFECT_IN_DECODING
     expected_values = vars(expected)
     if type(module) is not type(expected):
-        # A native or quantized module has other attributes than the module that it replaces. They
-        # cannot be compared, and so count as unchanged.
+        # A quantized module has other attributes than the module that it replaces. They cannot be
+        # compared, and so count as unchanged.
         expected_values = vars(module)
     for key, value in vars(module).items():
         if key in ignored:
@@ -154,16 +151,14 @@ def _changed_attribute(module: nn.Module, expected: nn.Module, trains: bool) -> 
 def _computes_the_same(module: nn.Module, kind: type[nn.Module], trains: bool) -> bool:
     """Return whether a module computes the same as a module of class `kind`.
 
-    In eval mode a native or quantized module computes the same as the module that it replaces.
-    Other subclasses do not count, since they may override any method.
+    In eval mode quantized modules compute what the modules that they replace do. A subclass is not
+    enough, since it may override any method.
     """
     if type(module) is kind:
         return True
     if trains:
         return False
-    if kind is nn.Linear and type(module) in (QuantizedLinear, BFloat16Linear):
-        return True
-    return type(module).__module__.startswith("gpt.native.training.") and isinstance(module, kind)
+    return kind is nn.Linear and type(module) in (QuantizedLinear, BFloat16Linear)
 
 
 def _shapes(module: Any) -> list[torch.Size | None]:

@@ -17,9 +17,17 @@ from gpt.native.source_file import change_in_memory, read_source
 PACKAGE = Path(__file__).parents[1]
 FINGERPRINT = Path(__file__).parent / "fingerprint.json"
 
-TRAINING = ("model/gpt.py", "model/attention.py", "model/layers.py", "model/positions.py")
+MODEL = ("model/gpt.py", "model/attention.py", "model/layers.py", "model/positions.py")
+"""Files whose results all kernels compute."""
+TRAINING = (
+    *MODEL,
+    "training/loss.py",
+    "training/objective.py",
+    "training/step.py",
+    "training/muon.py",
+)
 """Files whose results the training kernels compute."""
-DECODING = (*TRAINING, "model/quantized.py", "generation/runner.py")
+DECODING = (*MODEL, "model/quantized.py", "generation/runner.py")
 """Files whose results the decoder computes when it computes logits."""
 SAMPLING = (
     "generation/sampling.py",

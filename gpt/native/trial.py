@@ -8,7 +8,6 @@ of `gpt.native.verdicts`.
 agree with PyTorch, it writes the fingerprint of the code that they were compared with.
 """
 
-import copy
 import ctypes
 import gc
 import json
@@ -39,9 +38,9 @@ from gpt.native.fingerprint import (
     current,
 )
 from gpt.native.training.bindings import Kernels, load_kernels
-from gpt.native.training.block import replace_blocks
+from gpt.native.training.native_model import LossWeights, NativeModel
+from gpt.native.training.native_update import Updated, update_natively
 from gpt.native.verdicts import EDITED, LOGITS_ONLY, MISMATCH
-from gpt.system.device import Compute
 from gpt.system.environment import read_settings
 from gpt.system.processor import PROCESSORS, Processor, supported_processors
 
@@ -93,6 +92,12 @@ KV_TOLERANCES = {"fp32": 1e-4, "bf16": 0.1, "int8": 0.1}
 
 It is in standard deviations of all logits. Rounding makes differences of 2e-6, 0.01 and 0.05.
 """
+LOSS_WEIGHTS = LossWeights(
+    scale=0.01, temperature=0.9, later_weights=(0.5, 0.25), teacher_weight=0.3, z_weight=0.1
+)
+"""An objective with every part that the training kernels compute."""
+IGNORED = -100
+"""A target that does not count, as torch's cross-entropy takes it."""
 ROUNDING = 1e-6
 """How far outside its interval of cumulative probability a sampled token's random number may be."""
 
@@ -114,19 +119,17 @@ def models() -> Iterator[tuple[str, GPT]]:
 
 
 def training_difference(kernels: Kernels) -> str | None:
-    """Return where logits or gradients of the kernels differ from PyTorch's, or None."""
-    in_dtype_of_kernels = Compute(torch.device("cpu"), kernels.dtype)
-    in_float32 = Compute(torch.device("cpu"), torch.float32)
+    """Return where what the kernels compute for a training differs from PyTorch's, or None."""
     max_element_difference, max_norm_ratio = TRAINING_TOLERANCES[kernels.dtype]
     for name, model in models():
         idx = torch.randint(model.vocab_size, (3, model.config.block_size + 1))
-        native = copy.deepcopy(model)
-        replace_blocks(native, kernels)
-        # The first pass has dropout. Its results cannot be compared, since the kernels draw other
-        # random numbers than PyTorch, but it shows whether a kernel crashes or hangs.
-        _forward_and_backward(native, idx, in_dtype_of_kernels)
-        found = _forward_and_backward(native.eval(), idx, in_dtype_of_kernels)
-        expected = _forward_and_backward(model.eval(), idx, in_float32)
+        native = NativeModel(model, kernels)
+        # The first pass has dropout. Its result cannot be compared, since kernels have random
+        # numbers of their own, but it shows whether a kernel crashes or hangs.
+        native.compute_gradients(idx[:, :-1], idx[:, 1:])
+        model.eval()
+        found = _native_results(native, idx)
+        expected = _torch_results(model, idx)
         for part, tensor in expected.items():
             element_difference = _largest_difference(found[part], tensor)
             norm_ratio = float((found[part] - tensor).norm() / tensor.norm())
@@ -137,25 +140,98 @@ def training_difference(kernels: Kernels) -> str | None:
                     f"{part} of {name} differed by {element_difference:.2g} "
                     f"(norm {norm_ratio:.2g}) from PyTorch's"
                 )
-    return None
+    return _update_difference(kernels)
 
 
-def _forward_and_backward(model: GPT, idx: Tensor, compute: Compute) -> dict[str, Tensor]:
-    """Return the logits (B, T, V) of ids (B, T + 1), and the gradient of each parameter.
+def _teacher(model: GPT, idx: Tensor) -> Tensor:
+    """Return probabilities (B, T, V) that depend on the ids alone."""
+    return F.one_hot(idx[:, 1:] * 7 % model.vocab_size, model.vocab_size) * 0.5 + (
+        0.5 / model.vocab_size
+    )
 
-    The keys are what messages call the tensors.
+
+def _native_results(native: NativeModel, idx: Tensor) -> dict[str, Tensor]:
+    """Return logits (B, T, V) of ids (B, T + 1), and the gradient of each parameter, by name."""
+    logits = native.logits(idx[:, :-1])
+    targets = idx[:, 1:].clone()
+    targets[:, ::5] = IGNORED
+    teacher = _teacher(native.model, idx)
+    # In two parts, of which the second adds its gradients to those of the first.
+    for rows in (slice(0, 2), slice(2, 3)):
+        native.compute_gradients(
+            idx[rows, :-1], targets[rows], LOSS_WEIGHTS, teacher[rows], adds=rows.start > 0
+        )
+    gradients = {
+        f"the gradient of {name}": tensor.clone() for name, tensor in native.gradients.items()
+    }
+    return {"the logits": logits, **gradients}
+
+
+def _torch_results(model: GPT, idx: Tensor) -> dict[str, Tensor]:
+    """Return the same by PyTorch, in float32.
+
+    The objective is written out, since this package may not import `gpt.training`.
     """
     model.zero_grad()
-    with compute.autocast():
-        logits = model(idx[:, :-1])
-    loss = F.cross_entropy(logits.flatten(0, 1), idx[:, 1:].flatten())
-    torch.autograd.backward(loss)
+    logits = model(idx[:, :-1])  # (B, T, V)
+    targets = idx[:, 1:].clone()
+    targets[:, ::5] = IGNORED
+    scaled = logits / LOSS_WEIGHTS.temperature
+    log_probs = scaled.log_softmax(-1)
+    loss = torch.zeros(())
+    for distance, weight in enumerate((1.0, *LOSS_WEIGHTS.later_weights)):
+        known = log_probs[:, : log_probs.size(1) - distance]
+        loss = loss + weight * F.nll_loss(
+            known.flatten(0, 1),
+            targets[:, distance:].flatten(),
+            ignore_index=IGNORED,
+            reduction="sum",
+        )
+    of_teacher = -(log_probs * _teacher(model, idx)).sum()
+    loss = (1 - LOSS_WEIGHTS.teacher_weight) * loss + LOSS_WEIGHTS.teacher_weight * of_teacher
+    log_z = scaled.logsumexp(-1)
+    loss = loss + LOSS_WEIGHTS.z_weight * (log_z.square() * (targets != IGNORED)).sum()
+    torch.autograd.backward(LOSS_WEIGHTS.scale * loss)
     results = {"the logits": logits.detach()}
     for name, parameter in model.named_parameters():
         # A parameter that `forward` does not use has no gradient.
         if parameter.grad is not None:
             results[f"the gradient of {name}"] = parameter.grad
     return results
+
+
+def _update_difference(kernels: Kernels) -> str | None:
+    """Return how updates by the kernels differ from those of AdamW and of Muon, or None."""
+    weight = torch.randn(40000)  # several tasks
+    expected = nn.Parameter(weight.clone())
+    # Both count their steps in a tensor of one number.
+    adamw = torch.optim.AdamW([expected], lr=0.1, betas=(0.8, 0.9), weight_decay=0.3, fused=True)
+    group = dict(adamw.param_groups[0])
+    moments = (torch.zeros_like(weight), torch.zeros_like(weight))
+    step = torch.zeros(())
+    for _ in range(3):
+        gradient = torch.randn_like(weight)
+        expected.grad = gradient
+        adamw.step()
+        update_natively(kernels, [Updated(weight, gradient, *moments, step, group)])
+    difference = float((weight - expected.detach()).norm() / expected.detach().norm())
+    # Rounding makes 1e-7.
+    if not difference <= 1e-5:
+        return f"updates of AdamW differed by {difference:.2g} from torch's"
+    for shape in ((96, 64), (48, 160)):
+        matrix = torch.zeros(shape)
+        muon = {"lr": 1.0, "weight_decay": 0.0, "steps": 5, "momentum": 0.9}
+        gradient = torch.randn(shape)
+        moment = torch.zeros(shape)
+        update_natively(kernels, [Updated(matrix, gradient, moment, None, None, muon)])
+        # The factor of the rate, by which the rows of tall matrices change as those of others.
+        factor = max(1.0, shape[0] / shape[1]) ** 0.5
+        values = torch.linalg.svdvals(matrix / factor)
+        # Five iterations bring singular values to between 0.7 and 1.2.
+        is_orthogonal = bool((values > 0.5).all() and (values < 1.4).all())
+        if not is_orthogonal or not bool((matrix * gradient).sum() < 0):
+            return f"the update of Muon for a matrix {shape} was not orthogonal"
+    return None
 
 
 def _largest_difference(found: Tensor, expected: Tensor) -> float:

@@ -1,4 +1,4 @@
-"""Faster blocks in training: by native kernels or by torch.compile."""
+"""Faster training: by native kernels or by torch.compile."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -7,17 +7,25 @@ import torch
 
 from gpt.config import RunConfig
 from gpt.model import GPT
-from gpt.native.training.block import use_native_blocks
+from gpt.native.training.native_model import NativeModel, load_native_model
 from gpt.system.device import Compute
 from gpt.system.environment import Settings
 from gpt.system.errors import DeviceError
 from gpt.system.progress import Report
 
 
-def use_native_kernels(
-    model: GPT, run: RunConfig, compute: Compute, settings: Settings, report: Report
-) -> None:
-    """Train the blocks of a model with native kernels, if these are wanted and available.
+def load_wanted_kernels(
+    model: GPT,
+    run: RunConfig,
+    compute: Compute,
+    settings: Settings,
+    report: Report,
+    uncovered: str | None = None,
+) -> NativeModel | None:
+    """Return what computes a model by native kernels, if they are wanted and available, or None.
+
+    Args:
+        uncovered: what the training has beside the model that the kernels do not compute.
 
     Raises:
         DeviceError: `run.kernels` is native, but `run.compile` is true or the kernels are not
@@ -31,9 +39,11 @@ def use_native_kernels(
     # The native kernels are for CPUs, and code that torch compiles cannot call them.
     is_preferred = run.kernels == "auto" and not run.compile and compute.device.type == "cpu"
     if not is_required and not is_preferred:
-        return
+        return None
     try:
-        description = use_native_blocks(model, compute, settings, report)
+        if uncovered is not None:
+            raise DeviceError(f"the native kernels do not cover {uncovered}")
+        native = load_native_model(model, compute, settings, report)
     except DeviceError as error:
         if is_required:
             raise DeviceError(
@@ -41,8 +51,10 @@ def use_native_kernels(
             ) from None
         # With `auto` the run can do without the kernels.
         report(f"training with PyTorch's operators: {error}")
-    else:
-        report(f"training blocks by native kernels ({description})")
+        return None
+    dtype = str(compute.dtype).removeprefix("torch.")
+    report(f"training by native kernels ({native.kernels.processor.name}, {dtype})")
+    return native
 
 
 def compile_blocks(model: GPT, trial: Callable[[], object], report: Report) -> None:

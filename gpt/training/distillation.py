@@ -20,12 +20,13 @@ from gpt.data.batches import Field
 from gpt.data.dataset import Dataset
 from gpt.data.tokens import Tokens
 from gpt.model import GPT
+from gpt.native.training.native_model import NativeModel
 from gpt.system.device import Compute, require_memory, to_device
 from gpt.system.distributed import World
 from gpt.system.environment import Settings, expand_home
 from gpt.system.errors import CheckpointError
 from gpt.system.progress import Report, progress_bar, silent
-from gpt.training.acceleration import use_native_kernels
+from gpt.training.acceleration import load_wanted_kernels
 from gpt.training.objective import TEACHER
 from gpt.training.training_state import TrainingState
 
@@ -85,13 +86,12 @@ def teacher_fields(
         dataset.check_length(teacher.model.config.block_size)
         report(f"{folder} predicts the training split")
         # The kernels are reported later, when the student uses the same ones.
-        use_native_kernels(teacher.model, config.run, compute, settings, silent)
+        native = load_wanted_kernels(teacher.model, config.run, compute, settings, silent)
         # The teacher's logits give its probabilities only at the temperature of its training.
         temperature = teacher.config.train.logit_temperature
         batch_size = config.train.batch_size
-        probabilities = predict(
-            teacher.model, dataset.train, batch_size, compute, report, temperature
-        )
+        model = teacher.model if native is None else native
+        probabilities = predict(model, dataset.train, batch_size, compute, report, temperature)
     return {TEACHER: SoftTargets(probabilities).of}
 
 
@@ -131,7 +131,7 @@ def _require_memory(dataset: Dataset, config: Config) -> None:
 
 @torch.no_grad()
 def predict(
-    model: GPT,
+    model: GPT | NativeModel,
     tokens: Tokens,
     batch_size: int,
     compute: Compute,

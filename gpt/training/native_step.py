@@ -10,7 +10,6 @@ from gpt.native.coverage import ModelWatch
 from gpt.native.training.native_model import LossWeights, NativeModel
 from gpt.native.training.native_update import Updated, update_natively
 from gpt.system.device import Compute
-from gpt.system.progress import Report
 from gpt.training.muon import Muon
 from gpt.training.objective import LOSS_TERMS, TEACHER, Objective, z_loss
 from gpt.training.optimizers import CombinedOptimizer
@@ -45,20 +44,18 @@ class NativeStepper(Stepper):
         compute: Compute,
         grad_clip: float,
         objective: Objective,
-        parallelism: Parallelism | None,
-        report: Report,
+        parallelism: Parallelism | None = None,
     ) -> None:
         super().__init__(native.model, optimizer, compute, grad_clip, objective, parallelism)
         self._native = native
         self._watch = ModelWatch(native.model)
-        self._report = report
         self._reported: str | None = None
 
     def _backward(self, inputs: StepInputs) -> tuple[Tensor, Terms]:
         reason = self._watch.change()
         if reason is not None:
             if reason != self._reported:
-                self._report(f"training with PyTorch's operators: {reason}")
+                self._native.report(f"training with PyTorch's operators: {reason}")
             self._reported = reason
             return super()._backward(inputs)
         cross_entropy = 0.0

@@ -24,14 +24,15 @@ from gpt.system.environment import Settings
 from gpt.system.errors import ConfigError
 from gpt.system.processor import supported_processors
 from gpt.system.progress import Report
-from gpt.training.acceleration import compile_blocks, use_native_kernels
+from gpt.training.acceleration import compile_blocks, load_wanted_kernels
 from gpt.training.callbacks import Callback, CallbackGroup
 from gpt.training.distillation import teacher_fields
 from gpt.training.graphed_step import GraphedStepper, can_capture
 from gpt.training.loss import evaluate
 from gpt.training.monitor import Monitor, MonitorGroup, RunFiles, SpeedMeter, TensorBoard
 from gpt.training.naming import WantedRun, claim_folder
-from gpt.training.objective import build_objective, check_terms
+from gpt.training.native_step import NativeStepper, uncovered_objective
+from gpt.training.objective import build_objective
 from gpt.training.optimizers import build_optimizer
 from gpt.training.parallel import (
     check_parallel,
@@ -55,6 +56,7 @@ from gpt.training.resume import (
 )
 from gpt.training.schedule import fit_schedule
 from gpt.training.step import Stepper
+from gpt.training.term_checks import check_terms
 from gpt.training.trainer import Trainer
 from gpt.training.training_state import seed_process
 from gpt.training.validation import Validation
@@ -137,7 +139,6 @@ def build_trainer(
         batches = _build_batches(config, data, world, fields)
         with world.together():
             model = _build_model(config, data.tokenizer, start)
-            use_native_kernels(model, config.run, compute, host.settings, host.report)
         stepper = _build_stepper(model, config, compute, host, callbacks, batches)
         trainer = Trainer(
             config=config,
@@ -295,17 +296,24 @@ def _build_stepper(
 ) -> Stepper:
     """Move the model to the device, and build the stepper that updates it.
 
-    The order matters: native kernels must have replaced the blocks before DDP wraps the model, and
-    the blocks must be on the device before they are compiled.
+    The order matters: the blocks must be on the device before they are compiled.
     """
     world = host.world
+    objective = build_objective(config.train)
+    with world.together():
+        native = load_wanted_kernels(
+            model, config.run, compute, host.settings, host.report, uncovered_objective(objective)
+        )
     parallelism = parallelize(model, world, compute)
     optimizer = build_optimizer(model, config.optim, compute.device, compute.fast_dtype)
-    stepper_class = GraphedStepper if can_capture(config, compute, world, callbacks) else Stepper
-    objective = build_objective(config.train)
-    stepper = stepper_class(
-        model, optimizer, compute, config.optim.grad_clip, objective, parallelism
-    )
+    grad_clip = config.optim.grad_clip
+    stepper: Stepper
+    if native is not None:
+        stepper = NativeStepper(native, optimizer, compute, grad_clip, objective, parallelism)
+    elif can_capture(config, compute, world, callbacks):
+        stepper = GraphedStepper(model, optimizer, compute, grad_clip, objective, parallelism)
+    else:
+        stepper = Stepper(model, optimizer, compute, grad_clip, objective, parallelism)
     if config.run.compile:
         # The trial has the shape of this process's micro-batches, for which blocks are compiled.
         compile_blocks(model, lambda: stepper.gradients([batches.example()]), host.report)

@@ -168,4 +168,3 @@ def load_kernels(
         )
     library, chosen = load_usable(SOURCE, candidates, settings, report)
     return Kernels(library, chosen)
-

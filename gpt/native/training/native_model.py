@@ -42,7 +42,7 @@ ACTIVATIONS = {
 NUM_SEEDS = 2**32
 """How many seeds there are for the dropout of the kernels: a seed has 32 bits."""
 SEEDS_PER_BLOCK = 3
-"""Dropouts of a block: of attention weights, after attention, and after the feed-forward network."""
+"""Dropouts of a block: of attention weights, after attention, and after the MLP."""
 BLOCK_PARAMETERS = {
     "ln_1": "ln_1.weight",
     "c_q": "attn.c_q.weight",
@@ -56,7 +56,7 @@ BLOCK_PARAMETERS = {
     "c_fc": "mlp.c_fc.weight",
     "mlp_c_proj": "mlp.c_proj.weight",
 }
-"""Names of a block's parameters by the fields of `BlockTensors`; not every model has all of them."""
+"""Names of a block's parameters by the fields of `BlockTensors`; no model has all of them."""
 
 
 @dataclass(frozen=True)
@@ -79,13 +79,15 @@ class NativeModel:
     """A GPT whose gradients the compiled library computes.
 
     Attributes:
+        report: takes a line for the user, when PyTorch has to compute instead.
         flat_gradients: the gradients of all parameters, (N,) float32.
         gradients: its parts, by the names of the parameters; a tied weight has one name.
     """
 
-    def __init__(self, model: GPT, kernels: Kernels) -> None:
+    def __init__(self, model: GPT, kernels: Kernels, report: Report = silent) -> None:
         self.model = model
         self.kernels = kernels
+        self.report = report
         self.parameters = dict(model.named_parameters())
         sizes = [parameter.numel() for parameter in self.parameters.values()]
         self.flat_gradients = torch.zeros(sum(sizes), dtype=torch.float32)
@@ -138,6 +140,14 @@ class NativeModel:
         batch.logits = floats(logits)
         self.kernels.gradients(self._describe_model(), batch)
         return logits
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """Return `logits(inputs)`, as the model itself does."""
+        return self.logits(inputs)
+
+    @property
+    def config(self) -> ModelConfig:
+        return self.model.config
 
     def _describe_batch(self, inputs: Tensor, weights: LossWeights) -> CMicroBatch:
         """Return the C structure of a batch, which has seeds of its own for dropout."""
@@ -258,7 +268,7 @@ def load_native_model(
     edited = changed_code(TRAINING)
     if edited:
         raise DeviceError(edited)
-    return NativeModel(model, load_kernels(compute.dtype, settings, report))
+    return NativeModel(model, load_kernels(compute.dtype, settings, report), report)
 
 
 def _uncovered(config: ModelConfig) -> str | None:
@@ -285,4 +295,3 @@ def _uncovered(config: ModelConfig) -> str | None:
         if holds:
             return reason
     return None
-

@@ -16,7 +16,6 @@ from gpt.extras.inspection.tracing.hooks import with_hooks
 from gpt.extras.inspection.tracing.shape_trace import trace_shapes
 from gpt.model import GPT
 from gpt.model.gpt import Block
-from gpt.native.training.block import replace_blocks
 from gpt.system.errors import InputError
 from inspection.variants import VARIANTS, every_variant, some_ids, state_of
 from planted_edits import EDITS
@@ -141,26 +140,6 @@ def test_hooks_reach_a_compiled_model(name: str, whole: bool) -> None:
     assert visited == [name]
     assert not torch.allclose(changed, plain, atol=1e-2)
     torch.testing.assert_close(run(idx), plain)
-
-
-@pytest.mark.parametrize("training", [True, False])
-def test_hooks_reach_a_model_that_trains_by_native_kernels(training: bool) -> None:
-    """With gradients its blocks do not call the modules inside, which the hooks are on.
-
-    No kernel is called here.
-    """
-    model = sharp_model(dropout=0.1).train(training)
-    names = everything(model)
-    idx = some_ids()
-    torch.manual_seed(1)  # of the dropout
-    plain = with_hooks(model, names, unchanged)(idx)
-    replace_blocks(model, kernels=None)
-    model.train(training)
-    visited: list[str] = []
-    torch.manual_seed(1)
-    logits = with_hooks(model, names, lambda name, x: (visited.append(name), x)[1])(idx)
-    assert sorted(visited) == sorted(names)
-    assert torch.equal(logits, plain)
 
 
 def test_attention_of_another_formula_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,11 +29,6 @@ TOLERANCE = 0.02
 
 Fused kernels and formulas round differently in bfloat16.
 """
-NATIVE = "gpt.native."
-"""The package of the classes that stand in for those of a model while it trains on a CPU.
-
-They compute a whole block at once, and do not call the modules inside.
-"""
 INSIDE_CORE = ("attn.hook_rot_q", "attn.hook_rot_k", "attn.hook_attn_scores", "attn.hook_pattern")
 """Activations of a block that are no input or output of a module."""
 
@@ -78,7 +73,7 @@ def unfused_copy(model: GPT) -> GPT:
 
     It has the same parameters and buffers, not copies of them, and the hooks of the model. Hooks
     and modules of the copy can be changed while other threads use the model itself. Wrappers of
-    compilers and native kernels are left out, since they would not call new hooks.
+    compilers are left out, since they would not call new hooks.
     """
     copy: GPT = _copy(getattr(model, "_orig_mod", model))  # torch.compile wraps the model
     return copy.eval()
@@ -101,9 +96,7 @@ def _copy(module: Any) -> Any:
         children[name] = None if child is None else _copy(child)
     state["_modules"] = children
 
-    # A native class inherits from the class that it stands in for.
-    kind = next(base for base in type(module).__mro__ if not base.__module__.startswith(NATIVE))
-    copy: Any = object.__new__(kind)
+    copy: Any = object.__new__(type(module))
     copy.__dict__.update(state)
     return copy
 
