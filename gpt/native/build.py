@@ -19,8 +19,6 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
-import torch
-
 from gpt.native.cache import kernels_folder, make_kernels_folder, require_own
 from gpt.native.verdicts import Trial
 from gpt.system.environment import Settings
@@ -241,16 +239,7 @@ def find_library(
 
 def open_library(library: Path) -> ctypes.CDLL:
     """Load a library into this process; raise DeviceError where the system refuses it."""
-    torch_folder = Path(torch.__file__).parent
-    openmp_libraries = [
-        *torch_folder.glob("lib/libgomp*.so*"),
-        *torch_folder.parent.glob("torch.libs/libgomp*.so*"),
-    ]
     try:
-        # On Linux torch ships its own OpenMP library. RTLD_GLOBAL lets our library find its
-        # functions, and so share torch's threads; see `src/parallel.h`.
-        for path in openmp_libraries:
-            ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
         return ctypes.CDLL(str(library))
     except OSError as error:
         raise DeviceError(

@@ -1,4 +1,4 @@
-"""The pool of threads, which works where torch brings no OpenMP library to share."""
+"""The threads of the kernels, which take tasks in phases."""
 
 import _ctypes
 import ctypes
@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from programs import find_program, give_up
 
 pytestmark = needs_compiler
 SOURCE = Path(__file__).with_name("threads.cpp")
-FLAGS = ("-I", str(SOURCES), "-DGPT_OWN_THREADS")
+FLAGS = ("-I", str(SOURCES))
 
 
 @pytest.fixture(scope="module")
@@ -33,11 +34,12 @@ def library() -> ctypes.CDLL:
 
 
 def all_right(library: ctypes.CDLL) -> bool:
-    """Call with more threads and fewer, with and without barriers."""
-    cases = [
-        (n, threads, rounds) for n in (1, 1000) for threads in (2, 4, 1, 3) for rounds in (0, 5)
-    ] * 20
-    return all(library.sum_below(*case) == case[0] * (case[0] - 1) // 2 for case in cases)
+    """Call with more threads and fewer, and with one phase or several."""
+    cases = product((1, 1000), (2, 4, 1, 3), (1, 6))
+    for n, threads, phases in [*cases] * 20:
+        if library.sum_below(n, threads, phases) != n * (n - 1) // 2:
+            return False
+    return True
 
 
 def test_several_python_threads_call_at_once(library: ctypes.CDLL) -> None:

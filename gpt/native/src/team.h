@@ -83,6 +83,21 @@ class WaitingRoom {
     }
 };
 
+// Items from first up to, not including, end.
+struct Range {
+    int first, end;
+};
+
+// One of `count` parts of equal size, into which the work of a phase can be divided.
+struct Share {
+    int index, count;
+
+    // This part of n items.
+    Range of(int n) const {
+        return {(int)((int64_t)n * index / count), (int)((int64_t)n * (index + 1) / count)};
+    }
+};
+
 // What the workers of a call share: its number, that of its phase, and the next task, in one word, so that a worker
 // that comes late cannot take a task of another phase.
 struct Board {
@@ -147,6 +162,7 @@ class Pool {
     std::mutex mutex;            // guards `job`
     std::atomic<bool> busy{false};
     std::atomic<uint32_t> jobs{0};  // so far, by which a thread sees that there is a new one
+    std::atomic<int> inside{0};  // threads that execute a program, maybe after its call has ended
     int size = 1;                // the caller is a worker too
 
     struct {
@@ -169,9 +185,11 @@ class Pool {
             if (!job.run || index >= job.threads) continue;
             const auto current = job;
             memcpy(program, current.program, current.bytes);
+            inside++;
             lock.unlock();
             Team team(&board, current.first_phase, index);
             current.run(program, team);
+            inside--;
         }
     }
 
@@ -208,6 +226,10 @@ class Pool {
 
   public:
     Pool() { stay_loaded(); }
+
+    void wait_for_late_workers() const {
+        while (inside > 0) std::this_thread::yield();
+    }
 
     // Runs a program on at most `threads` workers, fewer if the system denies threads; returns whether it did: not if
     // another call is running.
@@ -264,4 +286,10 @@ template <class Program> void run_together(int threads, const Program& program) 
     }
     Team alone(nullptr, 0, 0);
     program(alone);
+}
+
+// Waits until no worker executes a program whose call has ended. To be called before memory is freed that programs read
+// outside of tasks.
+static void wait_for_late_workers() {
+    if (const Pool* pool = kept) pool->wait_for_late_workers();
 }

@@ -2,18 +2,18 @@
 // each at one position of one sequence: a decode step has one token of every sequence, a prefill many tokens of one.
 // The results for a token do not depend on the other tokens or on the number of threads, to the last bit.
 //
-// m is a model, l a layer, p a pass, b a batch, w a worker, and D the size of a head.
+// m is a model, l a layer, p a pass, b a batch, w a share of the work, and D the size of a head.
 #pragma once
 #include "../memory.h"
 #include "../ops/norm.h"
-#include "../parallel.h"
+#include "../team.h"
 #include "attention.h"
 #include "layers.h"
 #include "matmul.h"
 #include <numeric>
 #include <vector>
 
-static const int MAX_REPEATED_NORMS = 4;  // each worker normalizes up to this many tokens itself, to save a barrier
+static const int MAX_REPEATED_NORMS = 4;  // each share normalizes up to this many tokens itself, to save a phase
 
 // A part of the work on attention: the tokens [first, end) of a batch, which are of one sequence, and one key and value
 // head.
@@ -67,14 +67,23 @@ struct Activations {
     }
 };
 
-// The tokens that a worker computes, alone or together with the other workers. `first` is the index of the first of
-// these tokens in the batch of the caller.
+// The tokens that a team computes, or one worker alone. `first` is the index of the first of these tokens in the batch
+// of the caller.
 struct Pass {
-    Worker w;
+    Team& team;
+    int shares;  // into which the work of each phase is divided
     int first;
     Batch b;
     Activations a;
-    const WorkerScratch& scratch;
+    const WorkerScratch* scratch;  // of each share
+
+    // Calls work(share, its temporary memory) for each share, and returns when all are done.
+    template <class Work> void run(const Work& work) const {
+        team.run(shares, [&](int index) {
+            [[maybe_unused]] TileScope tiles;  // configures the AMX tiles meanwhile
+            work(Share{index, shares}, scratch[index]);
+        });
+    }
 };
 
 // Calls work with a value of the type in which keys and values are stored.
@@ -102,17 +111,27 @@ class Decoder {
     Memory<CacheMemory, true> cache;
     std::vector<int32_t> indices;
 
-    // Returns the normalized x of the tokens at indices `which`: (count, padded dim). Few tokens are normalized by
-    // every worker for itself, many by all workers together.
-    const float* normed(const Pass& p, const int32_t* which, int count, const float* gain, const float* bias) {
-        const bool is_shared = count > MAX_REPEATED_NORMS;
-        float* y = is_shared ? p.a.normed : p.scratch.normed;
-        const Range range = is_shared ? p.w.share(count) : Range{0, count};
+    // Writes the normalized x of some of the tokens at indices `which`: (count, padded dim).
+    void normalize(const Pass& p, float* y, const int32_t* which, Range range, const float* gain, const float* bias) {
         for (int i = range.first; i < range.end; i++)
             norm_row(y + (size_t)i * size.dim, p.a.x + (size_t)which[i] * size.dim, gain, bias, m.dim,
                      {m.is_layer_norm != 0, m.eps});
-        if (is_shared) p.w.wait();
-        return y;
+    }
+
+    // Calls work(share, scratch, normalized x of the tokens at indices `which`). Few tokens are normalized for each
+    // share anew, many by all workers together.
+    template <class Work>
+    void run_with_norm(const Pass& p, const int32_t* which, int count, const float* gain, const float* bias,
+                       const Work& work) {
+        const bool is_shared = count > MAX_REPEATED_NORMS;
+        if (is_shared)
+            p.run([&](const Share& w, const WorkerScratch&) {
+                normalize(p, p.a.normed, which, w.of(count), gain, bias);
+            });
+        p.run([&](const Share& w, const WorkerScratch& scratch) {
+            if (!is_shared) normalize(p, scratch.normed, which, {0, count}, gain, bias);
+            work(w, scratch, is_shared ? p.a.normed : scratch.normed);
+        });
     }
 
     // The block table of a sequence.
@@ -126,10 +145,10 @@ class Decoder {
 
     // Stores the keys and values of a run, and computes its attention, for several queries at a time. `next` is the run
     // that this worker computes after it, or null.
-    template <class T> void attend_run(const Pass& p, int layer, const Run& run, const Run* next) {
+    template <class T>
+    void attend_run(const Pass& p, const WorkerScratch& own_scratch, int layer, const Run& run, const Run* next) {
         const Layer& l = layers[layer];
         const Batch& b = p.b;
-        const WorkerScratch& own_scratch = p.scratch;
         const int D = m.head_dim, group = m.heads / m.kv_heads;
         const HeadCache<T> c = cached<T>(layer, b.sequences[run.first], run.head);
         for (int i = run.first; i < run.end; i++) {
@@ -161,26 +180,26 @@ class Decoder {
         }
     }
 
-    // Computes `mixed` from `qkv`. Each worker computes some heads of all sequences, so that the workers have about the
-    // same work although the sequences differ in length.
-    template <class T> void attention(const Pass& p, int layer) {
+    // Computes `mixed` from `qkv`. A share is some heads of all sequences, so that the shares are about the same work
+    // although the sequences differ in length.
+    template <class T> void attention(const Pass& p, const Share& w, const WorkerScratch& scratch, int layer) {
         const Batch& b = p.b;
         int runs = 0;
         for (int i = 0; i < b.count; i++) runs += i == 0 || b.sequences[i] != b.sequences[i - 1];
-        const Range mine = p.w.share(runs * m.kv_heads);
+        const Range mine = w.of(runs * m.kv_heads);
         Run last = {0, 0, 0};
         for (int first = 0, run = 0, end; first < b.count; first = end, run++) {
             for (end = first + 1; end < b.count && b.sequences[end] == b.sequences[first];) end++;
             for (int head = 0; head < m.kv_heads; head++) {
-                // The workers share the pairs of a head and a run, in the order of heads, and of runs within a head.
+                // A share is some pairs of a head and a run, in the order of heads, and of runs within a head.
                 if (head * runs + run < mine.first || head * runs + run >= mine.end) continue;
                 const Run next = {first, end, head};
                 // A run is computed only when the next one is known, whose keys it prefetches.
-                if (last.end) attend_run<T>(p, layer, last, &next);
+                if (last.end) attend_run<T>(p, scratch, layer, last, &next);
                 last = next;
             }
         }
-        if (last.end) attend_run<T>(p, layer, last, nullptr);
+        if (last.end) attend_run<T>(p, scratch, layer, last, nullptr);
     }
 
   public:
@@ -188,6 +207,7 @@ class Decoder {
     const CacheOptions kv;
     const Sizes size;
     int threads;  // at most size.threads
+    std::atomic<int64_t> failed{INT64_MAX};  // of `gpt_decoder_generate`; here, since late workers read it
 
     Decoder(const Model& model, const Layer* first_layer, const CacheOptions& kv, int tokens, int threads)
         : layers(first_layer, first_layer + model.layers), activations(1, Sizes(model, tokens, threads)),
@@ -200,20 +220,22 @@ class Decoder {
         scratch.clear();
         std::iota(indices.begin(), indices.end(), 0);
     }
+    ~Decoder() { wait_for_late_workers(); }
     size_t block_bytes() const { return cache->block_bytes; }
     char* block(int i) const { return cache->blocks + i * cache->block_bytes; }
     float* logits(const Pass& p, int i) const { return p.a.logits + (size_t)i * size.vocab; }
     const int32_t* all_indices() const { return indices.data(); }
     void copy_block(int to, int from) { memcpy(block(to), block(from), cache->block_bytes); }
 
-    // Two ways to share a batch among the workers. Together, all workers compute a part of each token. Apart, each
-    // worker computes some of the sequences alone with all weights: it neither waits for the other workers nor reads
-    // what they write.
-    Pass together(const Worker& w, const Batch& b) const { return {w, 0, b, activations[0], scratch[w.index]}; }
-    Pass apart(const Worker& w, const Batch& b) const {
-        const int first = w.first(b.count);
-        const Batch mine = {b.tokens + first, b.sequences + first, b.positions + first, w.end(b.count) - first};
-        return {{0, 1, nullptr}, first, mine, activations->from(first, size), scratch[w.index]};
+    // Two ways to share a batch among the workers. Together, all workers compute a part of each token. Apart, each share
+    // is some of the sequences, which one worker computes alone with all weights: it neither waits for the others nor
+    // reads what they write.
+    Pass together(Team& team, const Batch& b) const { return {team, threads, 0, b, activations[0], &scratch[0]}; }
+    Pass apart(Team& alone, const Share& w, const Batch& b) const {
+        const Range range = w.of(b.count);
+        const int first = range.first;
+        const Batch mine = {b.tokens + first, b.sequences + first, b.positions + first, range.end - first};
+        return {alone, 1, first, mine, activations->from(first, size), &scratch[w.index]};
     }
 
     // Writes the embedding of token i of a pass to `x`.
@@ -226,43 +248,54 @@ class Decoder {
     }
 
     void embed(const Pass& p) {
-        for (int i = p.w.first(p.b.count); i < p.w.end(p.b.count); i++) embed(p, i);
-        p.w.wait();
+        p.run([&](const Share& w, const WorkerScratch&) {
+            const Range range = w.of(p.b.count);
+            for (int i = range.first; i < range.end; i++) embed(p, i);
+        });
     }
 
     // Computes all blocks of the model, from the embeddings in `x`, which become the output of the last block.
     void pass(const Pass& p) {
-        const auto& [w, first, b, a, scratch] = p;
-        const TileScratch& tiles = scratch.tiles;
-        const size_t dim = size.dim, hidden = size.hidden;
+        const Batch& b = p.b;
+        const Activations& a = p.a;
+        const size_t dim = size.dim, hidden = size.hidden, qkv = size.qkv;
         for (int i = 0; i < m.layers; i++) {
             const Layer& l = layers[i];
-            const float* h = normed(p, all_indices(), b.count, l.norm_1, l.norm_1_bias);
-            matmul(w, tiles, {a.qkv, (size_t)size.qkv, h, dim, b.count, &l.qkv, false});
-            w.wait();
-            with_kv_type(kv.kind, [&](auto kv) { attention<decltype(kv)>(p, i); });
-            w.wait();
-            matmul(w, tiles, {a.x, dim, a.mixed, dim, b.count, &l.projection, true});
-            w.wait();
-            h = normed(p, all_indices(), b.count, l.norm_2, l.norm_2_bias);
-            if (m.activation == GATED_SILU) matmul(w, tiles, {a.gate, hidden, h, dim, b.count, &l.gate, false});
-            matmul(w, tiles, {a.up, hidden, h, dim, b.count, &l.up, false});
-            // `matmul` shares the outputs in the same way: this worker has computed these itself, and need not wait.
-            const Range blocks = w.share(size.hidden / BLOCK);
-            for (int t = 0; t < b.count; t++)
-                activate(a.up + t * hidden, a.gate + t * hidden, blocks.first * BLOCK, blocks.end * BLOCK,
-                         m.activation);
-            w.wait();
-            matmul(w, tiles, {a.x, dim, a.up, hidden, b.count, &l.down, true});
-            w.wait();
+            run_with_norm(p, all_indices(), b.count, l.norm_1, l.norm_1_bias,
+                          [&](const Share& w, const WorkerScratch& scratch, const float* h) {
+                              matmul(w, scratch.tiles, {a.qkv, qkv, h, dim, b.count, &l.qkv, false});
+                          });
+            p.run([&](const Share& w, const WorkerScratch& scratch) {
+                with_kv_type(kv.kind, [&](auto kv) { attention<decltype(kv)>(p, w, scratch, i); });
+            });
+            p.run([&](const Share& w, const WorkerScratch& scratch) {
+                matmul(w, scratch.tiles, {a.x, dim, a.mixed, dim, b.count, &l.projection, true});
+            });
+            run_with_norm(p, all_indices(), b.count, l.norm_2, l.norm_2_bias,
+                          [&](const Share& w, const WorkerScratch& scratch, const float* h) {
+                              const TileScratch& tiles = scratch.tiles;
+                              if (m.activation == GATED_SILU)
+                                  matmul(w, tiles, {a.gate, hidden, h, dim, b.count, &l.gate, false});
+                              matmul(w, tiles, {a.up, hidden, h, dim, b.count, &l.up, false});
+                              // `matmul` divides the outputs in the same way, so that this share has computed these.
+                              const Range blocks = w.of(size.hidden / BLOCK);
+                              for (int t = 0; t < b.count; t++)
+                                  activate(a.up + t * hidden, a.gate + t * hidden, blocks.first * BLOCK,
+                                           blocks.end * BLOCK, m.activation);
+                          });
+            p.run([&](const Share& w, const WorkerScratch& scratch) {
+                matmul(w, scratch.tiles, {a.x, dim, a.up, hidden, b.count, &l.down, true});
+            });
         }
     }
 
     // Writes the logits of the tokens at indices `which` (count) to `logits` (count, padded vocab_size).
     void head(const Pass& p, const int32_t* which, int count) {
-        const float* h = normed(p, which, count, m.norm, m.norm_bias);
-        matmul(p.w, p.scratch.tiles, {p.a.logits, (size_t)size.vocab, h, (size_t)size.dim, count, &m.head, false});
-        p.w.wait();
+        run_with_norm(p, which, count, m.norm, m.norm_bias,
+                      [&](const Share& w, const WorkerScratch& scratch, const float* h) {
+                          matmul(w, scratch.tiles,
+                                 {p.a.logits, (size_t)size.vocab, h, (size_t)size.dim, count, &m.head, false});
+                      });
     }
 
     // Stores the keys and values of a batch, and computes the logits of its tokens at indices `which` (count).

@@ -1,24 +1,15 @@
-// The C interface of the decoder, for gpt/native/decoding/decoder.py. d is a decoder, b a batch, p a pass, w a worker
-// and V the size of the vocabulary.
+// The C interface of the decoder, for gpt/native/decoding/decoder.py. d is a decoder, b a batch, p a pass, w a share of
+// the work, and V the size of the vocabulary.
 #include "../api.h"
 #include "decoder.h"
 #include "sampling.h"
-#include <atomic>
 #include <exception>
 
-// Calls work with each worker of the decoder.
-template <class Work> static void run(Decoder& d, Work work) {
-    parallel(d.threads, [&](const Worker& w) {
-        [[maybe_unused]] TileScope tiles;  // configures the AMX tiles during the call
-        work(w);
-    });
-}
-
 // Samples a token from row i of the logits of a pass, which is overwritten.
-static int sample_token(Decoder& d, const Pass& p, int i, const Sample& s) {
+static int sample_token(Decoder& d, const Pass& p, const WorkerScratch& scratch, int i, const Sample& s) {
     const int V = d.m.vocab_size;
     if (s.logits) memcpy(s.logits, d.logits(p, i), V * sizeof(float));
-    return sample(d.logits(p, i), V, s.sampling, s.uniform, s.seen, p.scratch.ranks, p.scratch.order);
+    return sample(d.logits(p, i), V, s.sampling, s.uniform, s.seen, scratch.ranks, scratch.order);
 }
 
 GPT_FACTS(GPT_SIZE(Matrix), GPT_SIZE(Layer), GPT_SIZE(Model), GPT_SIZE(CacheOptions), GPT_SIZE(Batch),
@@ -46,14 +37,62 @@ GPT_API void gpt_decoder_use_threads(Decoder* d, int threads) { d->threads = std
 // Stores the keys and values of a batch, which has at most as many tokens as the decoder has room for. Writes the
 // logits (wanted, vocab_size) of the tokens at indices `which` (wanted).
 GPT_API void gpt_decoder_forward(Decoder* d, const Batch* b, int wanted, const int32_t* which, float* logits) {
-    const size_t V = d->m.vocab_size;
-    run(*d, [&](const Worker& w) {
-        const Pass p = d->together(w, *b);
+    run_together(d->threads, [d, b = *b, wanted, which, logits](Team& team) {
+        const size_t V = d->m.vocab_size;
+        const Pass p = d->together(team, b);
         d->forward(p, which, wanted);
-        for (int i = w.first(wanted); i < w.end(wanted); i++)
-            memcpy(logits + i * V, d->logits(p, i), V * sizeof(float));
+        p.run([&](const Share& w, const WorkerScratch&) {
+            const Range mine = w.of(wanted);
+            for (int i = mine.first; i < mine.end; i++) memcpy(logits + i * V, d->logits(p, i), V * sizeof(float));
+        });
     });
 }
+
+// The arguments of `gpt_decoder_generate`.
+struct Generation {
+    Decoder* d;
+    Batch b;
+    int steps;
+    const Sampling* sampling;
+    const float* uniforms;
+    uint8_t* seen;
+    int32_t* sampled;
+    float* logits;
+
+    // Samples a token after each token of a range, and feeds it back.
+    void sample_range(const Pass& p, Range range, const WorkerScratch& scratch, int step) const {
+        const size_t V = d->m.vocab_size, count = b.count;
+        for (int i = range.first; i < range.end; i++) {
+            const size_t row = p.first + i;
+            uint8_t* row_seen = seen ? seen + row * V : nullptr;
+            float* copy = logits ? logits + (step * count + row) * V : nullptr;
+            const Sample s = {*sampling, uniforms[row * steps + step], row_seen, copy};
+            const int token = sample_token(*d, p, scratch, i, s);
+            if (token < 0) {
+                // Of several failures the one in the first step is returned, and in that step the first row.
+                int64_t failure = 1 + row + count * step, before = d->failed;
+                while (failure < before && !d->failed.compare_exchange_weak(before, failure)) {}
+                continue;
+            }
+            sampled[row * steps + step] = p.b.tokens[i] = token;
+            if (row_seen) row_seen[token] = 1;
+            // The last sampled token may lie outside of the window: no pass reads it.
+            if (++p.b.positions[i] < d->m.block_size) d->embed(p, i);
+        }
+    }
+
+    void generate(const Pass& p) const {
+        d->embed(p);
+        for (int step = 0; step < steps; step++) {
+            d->pass(p);
+            d->head(p, d->all_indices(), p.b.count);
+            p.run([&](const Share& w, const WorkerScratch& scratch) {
+                sample_range(p, w.of(p.b.count), scratch, step);
+            });
+            if (d->failed <= (int64_t)b.count * (step + 1)) break;  // some row failed in this step or before
+        }
+    }
+};
 
 // Samples `steps` tokens for each sequence of a batch into sampled (count, steps). The batch has the newest token of
 // each sequence, whose keys and values are not stored yet; each sampled token takes the place of the one before it. The
@@ -62,54 +101,40 @@ GPT_API void gpt_decoder_forward(Decoder* d, const Batch* b, int wanted, const i
 // Returns 0, or 1 + row + count * step if the logits of a row are not finite.
 GPT_API int64_t gpt_decoder_generate(Decoder* d, const Batch* b, int by_sequence, int steps, const Sampling* sampling,
                                      const float* uniforms, uint8_t* seen, int32_t* sampled, float* logits) {
-    const size_t V = d->m.vocab_size, count = b->count;
-    std::atomic<int64_t> failed{INT64_MAX};
-    run(*d, [&](const Worker& w) {
-        const Pass p = by_sequence ? d->apart(w, *b) : d->together(w, *b);
-        const Range mine = p.w.share(p.b.count);
-        if (p.b.count == 0) return;
-        d->embed(p);
-        for (int step = 0; step < steps; step++) {
-            d->pass(p);
-            d->head(p, d->all_indices(), p.b.count);
-            for (int i = mine.first; i < mine.end; i++) {
-                const size_t row = p.first + i;
-                uint8_t* row_seen = seen ? seen + row * V : nullptr;
-                float* copy = logits ? logits + (step * count + row) * V : nullptr;
-                const int token = sample_token(*d, p, i, {*sampling, uniforms[row * steps + step], row_seen, copy});
-                if (token < 0) {
-                    // Of several failures the one in the first step is returned, and in that step the first row.
-                    int64_t failure = 1 + row + count * step, before = failed;
-                    while (failure < before && !failed.compare_exchange_weak(before, failure)) {}
-                    continue;
-                }
-                sampled[row * steps + step] = p.b.tokens[i] = token;
-                if (row_seen) row_seen[token] = 1;
-                // The last sampled token may lie outside of the window: no pass reads it.
-                if (++p.b.positions[i] < d->m.block_size) d->embed(p, i);
-            }
-            p.w.wait();
-            if (failed <= (int64_t)count * (step + 1)) break;  // some row failed in this step or before
-        }
-    });
-    return failed == INT64_MAX ? 0 : failed.load();
+    d->failed = INT64_MAX;
+    const Generation g = {d, *b, steps, sampling, uniforms, seen, sampled, logits};
+    if (!by_sequence) {
+        run_together(d->threads, [g](Team& team) { g.generate(g.d->together(team, g.b)); });
+    } else {
+        run_together(d->threads, [g, shares = d->threads](Team& team) {
+            team.run(shares, [&](int index) {
+                Team alone(nullptr, 0, 0);
+                const Pass p = g.d->apart(alone, {index, shares}, g.b);
+                if (p.b.count > 0) g.generate(p);
+            });
+        });
+    }
+    return d->failed == INT64_MAX ? 0 : d->failed.load();
 }
 
 // Stores the keys and values of a batch, and samples a token after each of its tokens at indices `which` (wanted), each
 // with parameters of its own, into sampled (wanted). A token is -1 where the logits are not finite.
 GPT_API void gpt_decoder_step(Decoder* d, const Batch* b, int wanted, const int32_t* which, const Sample* samples,
                               int32_t* sampled) {
-    run(*d, [&](const Worker& w) {
-        const Pass p = d->together(w, *b);
+    run_together(d->threads, [d, b = *b, wanted, which, samples, sampled](Team& team) {
+        const Pass p = d->together(team, b);
         d->forward(p, which, wanted);
-        for (int i = w.first(wanted); i < w.end(wanted); i++) sampled[i] = sample_token(*d, p, i, samples[i]);
+        p.run([&](const Share& w, const WorkerScratch& scratch) {
+            const Range mine = w.of(wanted);
+            for (int i = mine.first; i < mine.end; i++) sampled[i] = sample_token(*d, p, scratch, i, samples[i]);
+        });
     });
 }
 
 // Copies the physical blocks `from` (count) to the blocks `to` (count).
 GPT_API void gpt_decoder_copy_blocks(Decoder* d, int count, const int32_t* to, const int32_t* from) {
-    parallel(d->size.threads, [=](const Worker& w) {
-        for (int i = w.first(count); i < w.end(count); i++) d->copy_block(to[i], from[i]);
+    run_together(d->size.threads, [d, count, to, from](Team& team) {
+        team.run(count, [&](int i) { d->copy_block(to[i], from[i]); });
     });
 }
 

@@ -2,7 +2,7 @@
 // steps, whatever the other rows of x are.
 #pragma once
 #include "../memory.h"
-#include "../parallel.h"
+#include "../team.h"
 #include "model.h"
 #include <algorithm>
 #include <stdexcept>
@@ -31,8 +31,8 @@ struct TileScratch {
 inline int request_tiles() { return 0; }
 #endif
 
-// The workers share the blocks of outputs.
-inline void matmul(const Worker& w, [[maybe_unused]] const TileScratch& scratch, const Operands& o) {
+// A share is some blocks of outputs.
+inline void matmul(const Share& w, [[maybe_unused]] const TileScratch& scratch, const Operands& o) {
 #ifdef GPT_TILES
     if (o.m->kind == INT8_TILES) return matmul_tiles(w, scratch, o);
 #endif

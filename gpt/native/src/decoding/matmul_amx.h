@@ -87,15 +87,15 @@ inline void finish_row(const Operands& o, int row, int block, const int32_t* sum
 }
 
 // A matmul with INT8_TILES: weights (outputs / 64, inputs / 64, 4, 16, 16, 4) in tiles of 64 inputs for 16 outputs,
-// with one scale for each output. Every worker splits all rows itself, since waiting for the others would take more
+// with one scale for each output. Every share splits all rows anew, since waiting for the others would take more
 // time.
-inline void matmul_tiles(const Worker& w, const TileScratch& scratch, const Operands& o) {
+inline void matmul_tiles(const Share& w, const TileScratch& scratch, const Operands& o) {
     const Matrix& m = *o.m;
     const int stride = tile_rows(o.rows), steps = padded_inputs(m.inputs) / TILE_INPUTS;
     for (int row = 0; row < o.rows; row++)
         scratch.units[row] =
             split_row(scratch.digits + (size_t)row * DIGITS * TILE_INPUTS, stride, o.x + row * o.ldx, m.inputs);
-    const Range blocks = w.share(round_up(m.outputs, BLOCK) / BLOCK);
+    const Range blocks = w.of(round_up(m.outputs, BLOCK) / BLOCK);
     for (int block = blocks.first; block < blocks.end; block++) {
         const int8_t* weights = (const int8_t*)m.weights + (size_t)block * steps * 4 * TILE_BYTES;
         // The digits of four rows fill a tile.

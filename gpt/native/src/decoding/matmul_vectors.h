@@ -86,14 +86,14 @@ template <class Weights> void matmul_panel(const Operands& o, int block, int fir
     }
 }
 
-template <class Weights> void matmul_weights(const Worker& w, const Operands& o) {
-    const Range blocks = w.share(round_up(o.m->outputs, BLOCK) / BLOCK);
+template <class Weights> void matmul_weights(const Share& w, const Operands& o) {
+    const Range blocks = w.of(round_up(o.m->outputs, BLOCK) / BLOCK);
     for (int block = blocks.first; block < blocks.end; block++)
         for (int row = 0; row < o.rows; row += PANEL)
             matmul_panel<Weights>(o, block, row, std::min(o.rows, row + PANEL));
 }
 
-inline void matmul_blocks(const Worker& w, const Operands& o) {
+inline void matmul_blocks(const Share& w, const Operands& o) {
     switch (o.m->kind) {
         case FLOAT32: return matmul_weights<Rows<float>>(w, o);
         case BFLOAT16: return matmul_weights<Rows<bf16>>(w, o);
