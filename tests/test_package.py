@@ -196,6 +196,7 @@ OPENERS = {
 """Functions and methods that open a file to read it, by whatever library."""
 OTHER_READERS = {
     "gpt.system.device: read_text": "the kernel's own files below /proc and /sys",
+    "gpt.system.idle_threads: read_text": "the kernel's own file below /proc",
     "gpt.system.machine: read_text": "the kernel's own files below /proc",
     "gpt.system.processor: read_text": "the kernel's own files below /proc",
     "gpt.checkpoint.pickles: PyTorchFileReader": (

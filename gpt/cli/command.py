@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from gpt.system.errors import ConfigError, GPTError, GPTWarning, PeerError, first_line, quoted
+from gpt.system.idle_threads import poll_seldom_if_busy
 from gpt.system.progress import announce_if_slow, print_line
 from gpt.system.signals import WATCHED, Stopped, handling, unwinding
 
@@ -158,6 +159,7 @@ def _silence_output() -> None:
 
 def load_torch() -> None:
     """Import torch, and report a line if that takes long, as from a cold disk."""
+    poll_seldom_if_busy()
     # torch goes on without NumPy if a signal's handler raises while it imports that
     with announce_if_slow(report, "loading torch"), handling(WATCHED, signal.SIG_DFL):
         load("torch")
