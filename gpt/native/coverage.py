@@ -139,10 +139,10 @@ def _changed_attribute(module: nn.Module, expected: nn.Module, trains: bool) -> 
             # A new function counts too: a `forward` that is set on a module hides its method.
             is_changed = key not in expected_values or value != expected_values[key]
         else:
-            # A new attribute that nothing calls has no effect, so that it is compared with itself.
-            expected_value = expected_values.get(key, value)
-            # Names with an underscore are torch's own, such as its tables of submodules.
-            is_changed = not key.startswith("_") and value != expected_value
+            # A new attribute that nothing calls has no effect. It may be a tensor, which could not
+            # be compared. Names with an underscore are torch's own, such as its tables of modules.
+            is_known = key in expected_values and not key.startswith("_")
+            is_changed = is_known and value != expected_values[key]
         if is_changed:
             return key
     return None

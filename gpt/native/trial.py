@@ -417,14 +417,15 @@ def main(source: str, name: str, library: str, rounds: str = "1") -> int:
 def _limit_this_process() -> None:
     """Limit the processor time of this process, and let a crash write no core file."""
     # Windows has no module `resource`, and other systems may not allow the limit.
-    with suppress(ImportError, OSError, ValueError):
+    with suppress(ImportError, OSError, ValueError, AttributeError):
         import resource
 
         soft, hard = resource.getrlimit(resource.RLIMIT_CPU)
         # A limit that the user has set stays.
         if soft == resource.RLIM_INFINITY:
             resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, hard))
-        # A limit of 0 bytes (RLIMIT_CORE) has no effect where Linux pipes cores to a program.
+        # A limit of 0 bytes (RLIMIT_CORE) has no effect where Linux pipes cores to a program. Other
+        # systems have no prctl.
         ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
