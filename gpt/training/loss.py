@@ -6,7 +6,9 @@ reads overlapping windows, so that every token has a long context.
 """
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -75,7 +77,10 @@ def evaluate(
     Args:
         poll: called before every batch; an exception that it raises ends the evaluation.
     """
-    losses, num_targets = batch_losses(model, batches, compute, poll)
+    if _can_use_threads(model, compute):
+        losses, num_targets = _losses_by_threads(model, batches, compute, poll)
+    else:
+        losses, num_targets = batch_losses(model, batches, compute, poll)
     # `fsum` rounds only once, at the end. So the sum does not depend on the order of the batches,
     # nor on how they are distributed over processes.
     return Evaluation(math.fsum(losses) / num_targets, num_targets)
@@ -99,6 +104,47 @@ def batch_losses(
             num_targets += int((targets != IGNORE).sum())
     # All losses are read together at the end, so that a GPU does not wait between batches.
     return torch.stack(losses).tolist(), num_targets
+
+
+def _can_use_threads(model: nn.Module, compute: Compute) -> bool:
+    """Return whether several threads may call the model at the same time, each on one core."""
+    is_compiled = any(getattr(module, "_compiled_call_impl", None) for module in model.modules())
+    return compute.device.type == "cpu" and torch.get_num_threads() > 1 and not is_compiled
+
+
+def _losses_by_threads(
+    model: nn.Module, batches: Iterator[Batch], compute: Compute, poll: Callable[[], None]
+) -> tuple[list[float], int]:
+    """Compute what `batch_losses` does, with each batch on a thread of its own.
+
+    The threads of torch would work on a batch together, and wait for each other in every operator:
+    many times as long as they compute, where another process keeps one of their cores busy.
+    """
+    num_threads = torch.get_num_threads()
+    unfinished: deque[Future[float]] = deque()
+    losses: list[float] = []
+    num_targets = 0
+    # In a new thread torch uses as many threads as were last set in any thread.
+    workers = ThreadPoolExecutor(num_threads, initializer=torch.set_num_threads, initargs=(1,))
+    try:
+        with eval_mode(model), workers:
+            for inputs, targets in batches:
+                poll()
+                num_targets += int((targets != IGNORE).sum())
+                unfinished.append(workers.submit(_loss_of_batch, model, inputs, targets, compute))
+                # Each thread has a batch to begin with when it finishes one; more would take
+                # memory.
+                if len(unfinished) == 2 * num_threads:
+                    losses.append(unfinished.popleft().result())
+            losses += [each.result() for each in unfinished]
+    finally:
+        torch.set_num_threads(num_threads)
+    return losses, num_targets
+
+
+@torch.no_grad()
+def _loss_of_batch(model: nn.Module, inputs: Tensor, targets: Tensor, compute: Compute) -> float:
+    return float(summed_loss(model, inputs, targets, compute))
 
 
 def full_batches(tokens: Tokens, block_size: int, batch_size: int) -> Iterator[Batch]:

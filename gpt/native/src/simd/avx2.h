@@ -13,6 +13,7 @@ inline floats fma(floats a, floats b, floats c) { return _mm256_fmadd_ps(a, b, c
 inline floats max(floats a, floats b) { return _mm256_max_ps(a, b); }
 inline floats min(floats a, floats b) { return _mm256_min_ps(a, b); }
 inline floats reciprocal(floats x) { return 1.0f / x; }
+inline floats sqrt(floats x) { return _mm256_sqrt_ps(x); }
 inline float reduce_add(floats x) {
     __m128 half = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
     half = _mm_add_ps(half, _mm_movehl_ps(half, half));

@@ -17,6 +17,7 @@ inline floats reciprocal(floats x) {
     const floats t = _mm512_rcp14_ps(x);
     return t * (floats)_mm512_fnmadd_ps(t, x, broadcast(2.0f));
 }
+inline floats sqrt(floats x) { return _mm512_sqrt_ps(x); }
 inline float reduce_add(floats x) { return _mm512_reduce_add_ps(x); }
 inline ints round(floats x) { return (ints)_mm512_cvtps_epi32(x); }
 

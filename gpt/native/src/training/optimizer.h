@@ -17,16 +17,31 @@ struct UpdatedTensor {
 static const int64_t PIECE = 1 << 14;  // numbers of a task: 64 KB, which is long beside the taking of a task
 inline int pieces_of(int64_t count) { return (int)((count + PIECE - 1) / PIECE); }
 
-// Calls work(i) for each vector of a piece, and then work for single numbers is not needed: buffers end with padding.
+// Updates a vector of numbers from i on.
+inline void update_adamw(const UpdatedTensor& t, int64_t i) {
+    using namespace simd;
+    const floats g = load(t.gradient + i), old = load(t.first_moment + i);
+    const floats m = old + (g - old) * (1.0f - t.beta_1);
+    const floats v = load(t.second_moment + i) * t.beta_2 + g * g * (1.0f - t.beta_2);
+    const floats step = m * (t.rate / t.correction_1) / (sqrt(v) / t.correction_2 + t.eps);
+    store(t.first_moment + i, m);
+    store(t.second_moment + i, v);
+    store(t.weight + i, load(t.weight + i) * t.decay - step);
+}
+
+// Updates a piece of a tensor. The last numbers, which may be less than a vector, are updated in a copy.
 inline void update_adamw(const UpdatedTensor& t, int64_t first, int64_t end) {
-    const float step = t.rate / t.correction_1;
-    for (int64_t i = first; i < end; i++) {
-        const float g = t.gradient[i];
-        const float m = t.first_moment[i] + (g - t.first_moment[i]) * (1.0f - t.beta_1);
-        const float v = t.second_moment[i] * t.beta_2 + g * g * (1.0f - t.beta_2);
-        t.first_moment[i] = m, t.second_moment[i] = v;
-        t.weight[i] = t.weight[i] * t.decay - step * m / (std::sqrt(v) / t.correction_2 + t.eps);
-    }
+    int64_t i = first;
+    for (; i + simd::LANES <= end; i += simd::LANES) update_adamw(t, i);
+    if (i == end) return;
+    float copies[4][simd::LANES] = {};
+    float* const numbers[4] = {t.weight, t.gradient, t.first_moment, t.second_moment};
+    UpdatedTensor rest = t;
+    rest.weight = copies[0], rest.gradient = copies[1], rest.first_moment = copies[2], rest.second_moment = copies[3];
+    const size_t bytes = (end - i) * sizeof(float);
+    for (int k = 0; k < 4; k++) memcpy(copies[k], numbers[k] + i, bytes);
+    update_adamw(rest, 0);
+    for (int k = 0; k < 4; k++) memcpy(numbers[k] + i, copies[k], bytes);
 }
 
 // Memory for the iterations of one matrix. M is the smaller of its sizes, and K the larger, up to multiples of 32.
