@@ -35,6 +35,7 @@ MAP(exp, exp(v))
 MAP(tanh, tanh(v))
 MAP(sigmoid, sigmoid(v))
 MAP(reciprocal, reciprocal(v))
+MAP(sqrt, sqrt(v))
 MAP(density, Normal(v).density)
 MAP(cdf, Normal(v).cdf)
 #if defined(GPT_LANES) || defined(__AVX512F__)  // where there may be tiles

@@ -73,6 +73,7 @@ FUNCTIONS: list[tuple[str, Callable[[Tensor], Tensor], float, float, float, floa
     ("tanh", torch.tanh, -20.0, 20.0, 3e-7, 3e-7),
     ("sigmoid", torch.sigmoid, -80.0, 80.0, 3e-7, 0.0),
     ("reciprocal", torch.reciprocal, 0.01, 1e6, 3e-7, 0.0),
+    ("sqrt", torch.sqrt, 0.0, 1e6, 3e-7, 0.0),
     ("reciprocal", torch.reciprocal, -1e6, -0.01, 3e-7, 0.0),
     ("density", lambda x: torch.exp(-x * x / 2), -13.0, 13.0, 0.0, 3e-7),
     ("cdf", torch.special.ndtr, -6.0, 6.0, 0.0, 3e-7),

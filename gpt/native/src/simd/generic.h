@@ -9,13 +9,13 @@ inline floats fma(floats a, floats b, floats c) { return a * b + c; }
 inline floats max(floats a, floats b) { return a > b ? a : b; }
 inline floats min(floats a, floats b) { return a < b ? a : b; }
 inline floats reciprocal(floats x) { return 1.0f / x; }
-
-// Adds the upper half of the lanes to the lower half, until one lane is left.inline floats sqrt(floats x) {
+inline floats sqrt(floats x) {
     floats result;
     for (int i = 0; i < LANES; i++) result[i] = std::sqrt(x[i]);
     return result;
 }
 
+// Adds the upper half of the lanes to the lower half, until one lane is left.
 inline float reduce_add(floats x) {
     float lane[LANES];
     store(lane, x);

@@ -15,7 +15,7 @@ inline floats fma(floats a, floats b, floats c) {
 inline floats max(floats a, floats b) { return (floats)vmaxq_f32((float32x4_t)a, (float32x4_t)b); }
 inline floats min(floats a, floats b) { return (floats)vminq_f32((float32x4_t)a, (float32x4_t)b); }
 inline floats reciprocal(floats x) { return 1.0f / x; }
-inline floats sqrt(floats x) { return vsqrtq_f32(x); }
+inline floats sqrt(floats x) { return (floats)vsqrtq_f32((float32x4_t)x); }
 inline float reduce_add(floats x) { return vaddvq_f32((float32x4_t)x); }
 
 inline floats load(const bf16* p) { return (floats)vshll_n_u16(vld1_u16(p), 16); }
