@@ -1,10 +1,6 @@
 // The backward pass of attention.h.
 #pragma once
-#ifdef GPT_BFLOAT16
-#include "attention_gradients_bf16.h"
-#else
-#include "attention_gradients_float.h"
-#endif
+#include "attention_gradients.h"
 
 // Transforms the queries and keys of a head again, and copies its values and the gradient of its result.
 inline void load_head(const AttentionArguments& a, const BackwardScratch& scratch, const Head& head) {

@@ -1,10 +1,12 @@
 // Small matmuls inside a kernel, for one type of element on one kind of processor. Each header below has:
 //   PAIR              number of rows of b that are interleaved
 //   pack, pack_transposed   bring b into that form; the result may be x itself
+//   transpose_matrix  brings a, or a sum, into its transpose
 //   MatmulScope       must exist in a worker around all calls
 //   request_matmul()  returns 0, unless the system denies this process the instructions
-//   matmul(c, ldc, a, lda, b, ldb, k, n)   c = a b: a is 16 x 32k, b 32k x 16n and packed, c 16 x 16n float; ld*:
-//                     elements from one row to the next, of b from one group of PAIR rows to the next
+//   matmul(c, ldc, a, lda, b, ldb, k, n, is_first)   c = a b, or c += a b where it is not the first: a is 16 x 32k,
+//                     b 32k x 16n and packed, c 16 x 16n float; ld*: elements from one row to the next, of b from one
+//                     group of PAIR rows to the next
 #pragma once
 #include "matmul_element.h"
 #ifndef GPT_BFLOAT16

@@ -10,10 +10,18 @@ inline int request_matmul() { return request_tiles(); }
 typedef TileScope MatmulScope;
 
 // Four tiles of c at a time, then one. Strides of tiles are in bytes.
-inline void matmul(float* c, int ldc, const bf16* a, int lda, const bf16* b, int ldb, int k, int n) {
+inline void matmul(float* c, int ldc, const bf16* a, int lda, const bf16* b, int ldb, int k, int n,
+                   bool is_first = true) {
     int j = 0;
     for (; j + 4 <= n; j += 4) {
-        zero_tiles();
+        if (is_first) {
+            zero_tiles();
+        } else {
+            LOAD_TILE(0, c + 16 * j, ldc * 4);
+            LOAD_TILE(1, c + 16 * j + 16, ldc * 4);
+            LOAD_TILE(2, c + 16 * j + 32, ldc * 4);
+            LOAD_TILE(3, c + 16 * j + 48, ldc * 4);
+        }
         for (int s = 0; s < k; s++) {
             const bf16* row = b + (size_t)16 * s * ldb + 32 * j;
             // clang-format off
@@ -27,7 +35,8 @@ inline void matmul(float* c, int ldc, const bf16* a, int lda, const bf16* b, int
         store_tiles(c + 16 * j, ldc * 4);
     }
     for (; j < n; j++) {
-        ZERO_TILE(0);
+        if (is_first) ZERO_TILE(0);
+        else LOAD_TILE(0, c + 16 * j, ldc * 4);
         for (int s = 0; s < k; s++) {
             LOAD_TILE(4, a + 32 * s, lda * 2);
             LOAD_TILE(5, b + (size_t)16 * s * ldb + 32 * j, ldb * 2);

@@ -31,18 +31,21 @@ template <int N> struct Sums {
     }
 };
 
-template <int N> inline void matmul_columns(float* c, int ldc, const bf16* a, int lda, const bf16* b, int ldb, int k) {
+template <int N>
+inline void matmul_columns(float* c, int ldc, const bf16* a, int lda, const bf16* b, int ldb, int k, bool is_first) {
     for (int row = 0; row < 16; row += DOT_ROWS) {
         Sums<N> sums;
+        if (!is_first) load_tile(sums.of, c + (size_t)row * ldc, ldc);
         for (int s = 0; s < k; s++) sums.add(a + (size_t)row * lda + 32 * s, lda, b + (size_t)16 * s * ldb, ldb, 32);
         store_tile(c + (size_t)row * ldc, ldc, sums.of);
     }
 }
 
-inline void matmul(float* c, int ldc, const bf16* a, int lda, const bf16* b, int ldb, int k, int n) {
+inline void matmul(float* c, int ldc, const bf16* a, int lda, const bf16* b, int ldb, int k, int n,
+                   bool is_first = true) {
     int j = 0;
-    for (; j + 2 <= n; j += 2) matmul_columns<2>(c + 16 * j, ldc, a, lda, b + 32 * j, ldb, k);
-    if (j < n) matmul_columns<1>(c + 16 * j, ldc, a, lda, b + 32 * j, ldb, k);
+    for (; j + 2 <= n; j += 2) matmul_columns<2>(c + 16 * j, ldc, a, lda, b + 32 * j, ldb, k, is_first);
+    if (j < n) matmul_columns<1>(c + 16 * j, ldc, a, lda, b + 32 * j, ldb, k, is_first);
 }
 
 // See matmul_amx.h.

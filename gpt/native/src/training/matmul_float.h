@@ -12,11 +12,15 @@ struct MatmulScope {};
 inline const float* pack(float*, const float* x, int, int) { return x; }
 
 // x: (rows, cols) -> (cols, rows), 16 rows at a time, which are one cache line of a row of the result.
-inline const float* pack_transposed(float* out, const float* x, int rows, int cols) {
+inline const float* transpose_matrix(float* out, const float* x, int rows, int cols) {
     for (int r = 0; r < rows; r += 16)
         for (int c = 0; c < cols; c++)
             for (int i = 0; i < 16; i++) out[(size_t)c * rows + r + i] = x[(size_t)(r + i) * cols + c];
     return out;
+}
+
+inline const float* pack_transposed(float* out, const float* x, int rows, int cols) {
+    return transpose_matrix(out, x, rows, cols);
 }
 
 static const int TILE_COLUMNS = simd::TILE_VECTORS * simd::LANES;
@@ -47,12 +51,13 @@ inline void matmul_rows(int rows, int columns, float* c, size_t ldc, const Strid
     });
 }
 
-inline void matmul(float* c, int ldc, const float* a, int lda, const float* b, int ldb, int k, int n) {
+inline void matmul(float* c, int ldc, const float* a, int lda, const float* b, int ldb, int k, int n,
+                   bool is_first = true) {
     static const int M = simd::TILE_ROWS;
     for (int j = 0; j < 16 * n; j += TILE_COLUMNS)  // so that these columns of b stay in the nearest cache
         for (int i = 0; i < 16; i += M)
             matmul_rows(16 - i, 16 * n - j, c + (size_t)i * ldc + j, ldc, {a + (size_t)i * lda, (size_t)lda, 1}, b + j,
-                        ldb, 32 * k, true);
+                        ldb, 32 * k, is_first);
 }
 
 static const int TILE = 16 * 32;  // elements of a tile: 32 rows of 16 columns
@@ -90,14 +95,4 @@ inline void matmul_tiles(float* c, int stride, const float* a, size_t next_a, co
             }
             store_tile(out, stride, sums);
         }
-}
-
-// c += a^T b: a is 16 x rows, b 16 x columns, c rows x columns; rows and columns are multiples of 32. b and c are
-// contiguous.
-inline void add_transposed(float* c, const float* a, int lda, const float* b, int rows, int columns) {
-    static const int ROWS = 4;  // which divides 32, unlike TILE_ROWS of AVX2
-    for (int i = 0; i < rows; i += ROWS)
-        for (int j = 0; j < columns; j += TILE_COLUMNS)
-            matmul_tile<ROWS, simd::TILE_VECTORS>(c + (size_t)i * columns + j, columns, {a + i, 1, (size_t)lda}, b + j,
-                                                  columns, 16, false);
 }

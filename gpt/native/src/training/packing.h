@@ -73,6 +73,26 @@ inline const bf16* pack_transposed(bf16* out, const bf16* x, int rows, int cols)
     return out;
 }
 
+// x: (rows, cols) -> (cols, rows), of floats, and of elements, whose pairs of rows become words first.
+inline void transpose_matrix(float* out, const float* x, int rows, int cols) {
+    for (int r = 0; r < rows; r += 16)
+        for (int c = 0; c < cols; c += 16)
+            transpose((word*)out + (size_t)c * rows + r, rows, (const word*)x + (size_t)r * cols + c, cols);
+}
+
+inline const bf16* transpose_matrix(bf16* out, const bf16* x, int rows, int cols) {
+    alignas(64) word pairs[16 * 16];
+    for (int r = 0; r < rows; r += 32)
+        for (int c = 0; c < cols; c += 16) {
+            for (int i = 0; i < 16; i++) {
+                const bf16* even = x + (size_t)(r + 2 * i) * cols + c;
+                interleave(pairs + 16 * i, even, even + cols);
+            }
+            transpose((word*)(out + (size_t)c * rows + r), rows / 2, pairs, 16);
+        }
+    return out;
+}
+
 // Tiles of the factors of a weight gradient, dw = dy^T x, whose depth is the positions: of 32 rows and 16 columns of x,
 // pairs of rows side by side; of dy, the transpose of that.
 inline void store_right_tile(bf16* tile, const bf16* x, int stride) {

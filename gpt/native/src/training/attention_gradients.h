@@ -1,0 +1,80 @@
+// The gradients of one head, in one pass over its keys, 32 at a time. Scores are computed transposed, with a row for
+// each key, since the gradients of keys and values take rows of them as left factors. Those of queries take them as a
+// right factor, and are summed transposed too.
+#pragma once
+#include "attention.h"
+#include "weight_gradients.h"
+#include <initializer_list>
+
+static const int KEYS = 32;     // the depth of a matmul, which the gradients of queries need at least
+static const int QUERIES = 64;  // that are computed at a time, so that their weights stay in the nearest cache
+
+// g is the gradient of the result; packed_*: packed as right factors; *_t: packed as transposed right factors;
+// k_columns: the keys, transposed as a left factor; d*: the gradient of *. weights and dscores: (KEYS, QUERIES); scores
+// and dweights: 16 keys of them.
+struct BackwardScratch {
+    element *q, *k, *v, *g, *q_t, *g_t, *k_columns, *packed_q, *packed_g, *weights, *dscores, *packed_dscores;
+    float *dq, *dq_t, *dk, *dv, *scores, *dweights, *q_rms, *k_rms, *delta, *log_sums;
+    uint32_t* streams;
+
+    BackwardScratch(Arena& arena, const AttentionShape& s) {
+        for (element** matrix : {&q, &k, &v, &g, &q_t, &g_t, &k_columns, &packed_q, &packed_g})
+            *matrix = arena.alloc<element>(s.head_size());
+        for (element** part : {&weights, &dscores, &packed_dscores}) *part = arena.alloc<element>(KEYS * QUERIES);
+        for (float** matrix : {&dq, &dq_t, &dk, &dv}) *matrix = arena.alloc<float>(s.head_size());
+        for (float** part : {&scores, &dweights}) *part = arena.alloc<float>(16 * QUERIES);
+        for (float** column : {&q_rms, &k_rms, &delta, &log_sums}) *column = arena.alloc<float>(s.rows());
+        streams = arena.alloc<uint32_t>(s.rows());
+    }
+};
+
+// The weights after dropout, and the gradients of scores, of 16 keys from j on and n queries from i on.
+inline void backward_weights(const BackwardScratch& scratch, element* weights, element* dscores, int j, int i, int n,
+                             const Dropout& drop) {
+    using namespace simd;
+    for (int c = 0; c < n; c += LANES) {
+        const int query = i + c;
+        const floats log_sum = load(scratch.log_sums + query), delta = load(scratch.delta + query);
+        const words streams = read<words>(scratch.streams + query);
+        for (int r = 0; r < 16; r++) {
+            const int key = j + r, at = r * QUERIES + c;
+            floats weight = weight_exp(load(scratch.scores + at) - log_sum);
+            // Queries before a key do not see it.
+            if (query < key) weight = select(lanes() >= key - query, weight, floats{});
+            const WeightGradients result =
+                gradients_of(weight, load(scratch.dweights + at), delta, streams + (uint32_t)key, drop);
+            store(weights + at, result.kept);
+            store(dscores + at, result.dscore);
+        }
+    }
+}
+
+// What KEYS keys from j on and n queries from i on add to the gradients of keys, values and queries.
+inline void backward_part(const BackwardScratch& scratch, int j, int i, int n, const AttentionShape& s,
+                          const element* q, const element* g, const Dropout& drop) {
+    const int D = s.head_dim, R = s.rows();
+    for (int r = 0; r < KEYS; r += 16) {
+        const size_t start = (size_t)(j + r) * D, at = (size_t)r * QUERIES;
+        matmul(scratch.scores, QUERIES, scratch.k + start, D, scratch.q_t + PAIR * i, PAIR * R, D / 32, n / 16);
+        matmul(scratch.dweights, QUERIES, scratch.v + start, D, scratch.g_t + PAIR * i, PAIR * R, D / 32, n / 16);
+        backward_weights(scratch, scratch.weights + at, scratch.dscores + at, j + r, i, n, drop);
+        matmul(scratch.dv + start, D, scratch.weights + at, QUERIES, g + (size_t)i * D, PAIR * D, n / 32, D / 16,
+               i == j);
+        matmul(scratch.dk + start, D, scratch.dscores + at, QUERIES, q + (size_t)i * D, PAIR * D, n / 32, D / 16,
+               i == j);
+    }
+    const element* dscores = pack(scratch.packed_dscores, scratch.dscores, KEYS, QUERIES);
+    for (int d = 0; d < D; d += 16)
+        matmul(scratch.dq_t + (size_t)d * R + i, R, scratch.k_columns + (size_t)d * R + j, R, dscores, PAIR * QUERIES,
+               1, n / 16, j == 0);
+}
+
+inline void backward_head(const BackwardScratch& scratch, const AttentionShape& s, const Dropout& drop) {
+    const int R = s.rows(), D = s.head_dim;
+    pack_transposed(scratch.q_t, scratch.q, R, D), pack_transposed(scratch.g_t, scratch.g, R, D);
+    transpose_matrix(scratch.k_columns, scratch.k, R, D);
+    const element *q = pack(scratch.packed_q, scratch.q, R, D), *g = pack(scratch.packed_g, scratch.g, R, D);
+    for (int j = 0; j < s.length; j += KEYS)
+        for (int i = j; i < R; i += QUERIES) backward_part(scratch, j, i, std::min(QUERIES, R - i), s, q, g, drop);
+    transpose_matrix(scratch.dq, scratch.dq_t, D, R);
+}
