@@ -7,7 +7,7 @@
 // (Dao et al. 2022, 2205.14135, appendix B.4).
 #pragma once
 #include "../memory.h"
-#include "../ops/softmax.h"
+#include "attention_weights.h"
 #include "dropout.h"
 #include "head_transform.h"
 #include "matmul.h"
@@ -43,53 +43,112 @@ inline Head head_of(const AttentionShape& s, int i) {
     return {s.qkv_start(b, h), s.result_start(b, h), (size_t)i * s.length, (uint32_t)i * s.length};
 }
 
-// A mask of the lanes that are at most `last`, counted from `first`.
-inline simd::ints up_to(int first, int last) { return simd::lanes() <= last - first; }
+static const int BLOCK = 32;  // queries of the forward pass, or keys of the backward pass, that are computed together
+static const int PART = 64;   // keys or queries that they meet at a time, so that their weights stay in the nearest cache
 
 struct ForwardScratch {
-    element *q, *k, *v, *packed_k, *packed_v, *weights;
-    float *scores, *out, *inverse_rms;
+    element *q, *k, *v, *q_t, *v_columns, *weights, *packed_weights;
+    float *scores, *out_t, *out, *inverse_rms;
 
     ForwardScratch(Arena& arena, const AttentionShape& s) {
-        for (element** matrix : {&q, &k, &v, &packed_k, &packed_v}) *matrix = arena.alloc<element>(s.head_size());
-        weights = arena.alloc<element>(16 * (size_t)s.rows());
-        scores = arena.alloc<float>(16 * (size_t)s.rows());
-        out = arena.alloc<float>(16 * (size_t)s.head_dim);
+        for (element** matrix : {&q, &k, &v, &q_t, &v_columns}) *matrix = arena.alloc<element>(s.head_size());
+        for (element** part : {&weights, &packed_weights}) *part = arena.alloc<element>(PART * BLOCK);
+        scores = arena.alloc<float>(PART * BLOCK);
+        for (float** result : {&out_t, &out}) *result = arena.alloc<float>((size_t)s.head_dim * BLOCK);
         inverse_rms = arena.alloc<float>(s.rows());
     }
 };
 
-inline void attend_head(const AttentionArguments& a, const ForwardScratch& scratch, const Head& head) {
+// The softmax of BLOCK queries over the keys so far: the largest score of each, and its sum of e^(score - peak).
+struct SoftmaxSums {
+    float peak[BLOCK], total[BLOCK];
+};
+
+// Goes on with n more scores of queries from i on, those of keys from j on: leaves their weights after dropout, and
+// scales the results so far to the new peaks.
+inline void weigh(const ForwardScratch& scratch, SoftmaxSums& sums, int i, int j, int n, int D, uint32_t first_stream,
+                  const Dropout& drop) {
+    using namespace simd;
+    for (int c = 0; c < BLOCK; c += LANES) {
+        const int query = i + c;
+        const float* scores = scratch.scores + c;
+        const floats before = j == 0 ? broadcast(-INFINITY) : load(sums.peak + c);
+        floats peak = before;
+        // A query does not see the keys behind it.
+        const auto sees = [=](int key) { return lanes() >= key - query; };
+        for (int r = 0; r < n; r++) {
+            floats score = load(scores + r * BLOCK);
+            if (j + r > query) score = select(sees(j + r), score, broadcast(-INFINITY));
+            peak = max(peak, score);
+        }
+        words streams = {};
+        if (drop.active()) streams = drop.stream((words)lanes() + (first_stream + (uint32_t)query));
+        floats total = {};
+        for (int r = 0; r < n; r++) {
+            floats weight = weight_exp(load(scores + r * BLOCK) - peak);
+            if (j + r > query) weight = select(sees(j + r), weight, floats{});
+            total += weight;
+            if (drop.active()) weight = drop.apply(drop.kept(streams + (uint32_t)(j + r)), weight);
+            store(scratch.weights + r * BLOCK + c, weight);
+        }
+        store(sums.peak + c, peak);
+        if (j > 0) {
+            const floats factor = exp(before - peak);
+            total += load(sums.total + c) * factor;
+            for (int d = 0; d < D; d++) {
+                float* out = scratch.out_t + d * BLOCK + c;
+                store(out, load(out) * factor);
+            }
+        }
+        store(sums.total + c, total);
+    }
+}
+
+// Stores the results of queries from i on, divided by the softmax sums, and these sums' logarithms.
+inline void store_results(const AttentionArguments& a, const ForwardScratch& scratch, const SoftmaxSums& sums, int i,
+                          const Head& head) {
     using namespace simd;
     const AttentionShape s = a.shape();
+    const int D = s.head_dim, count = std::min(BLOCK, s.length - i);  // padding has no place in y
+    float log_sums[BLOCK];
+    for (int c = 0; c < BLOCK; c += LANES) {
+        const floats total = load(sums.total + c), inverse = 1.0f / total;
+        store(log_sums + c, load(sums.peak + c) + log(total));
+        for (int d = 0; d < D; d++) {
+            float* out = scratch.out_t + d * BLOCK + c;
+            store(out, load(out) * inverse);
+        }
+    }
+    memcpy(a.log_sums + head.rows + i, log_sums, count * sizeof(float));
+    transpose_matrix(scratch.out, scratch.out_t, D, BLOCK);
+    for (int r = 0; r < count; r++)
+        for (int d = 0; d < D; d += LANES)
+            store(a.y + head.result + (size_t)(i + r) * s.stride() + d, load(scratch.out + (size_t)r * D + d));
+}
+
+inline void attend_head(const AttentionArguments& a, const ForwardScratch& scratch, const Head& head) {
+    const AttentionShape s = a.shape();
     const Dropout drop(a.seed, a.dropout);
-    const int D = s.head_dim, R = s.rows(), T = s.length;
+    const int D = s.head_dim, R = s.rows();
     const element* qkv = a.qkv + head.qkv;
-    element* y = a.y + head.result;
     transform_head(scratch.q, scratch.inverse_rms, qkv, s, a.q());
     transform_head(scratch.k, scratch.inverse_rms, qkv + s.stride(), s, a.k());
     copy_head(scratch.v, qkv + 2 * s.stride(), 3 * (size_t)s.stride(), s);
-    const element* k = pack_transposed(scratch.packed_k, scratch.k, R, D);
-    const element* v = pack(scratch.packed_v, scratch.v, R, D);
-    for (int i = 0; i < T; i += 16) {
-        const int keys = round_up(i + 16, 32);  // all that the last of these queries sees
-        float total[16];
-        matmul(scratch.scores, R, scratch.q + (size_t)i * D, D, k, PAIR * R, D / 32, keys / 16);
-        for (int r = 0; r < 16; r++) {
-            const float* scores = scratch.scores + (size_t)r * R;
-            element* weights = scratch.weights + (size_t)r * R;
-            const uint32_t stream = drop.stream(head.first_stream + i + r);
-            const auto score = [=](int j) { return load(scores + j); };
-            const auto keep = [=](int j, floats e) { store(weights + j, drop.apply(stream, j, e)); };
-            // Query i + r sees itself and the keys before it.
-            const SoftmaxSum sum = softmax_row(i + r + 1, keys, score, keep);
-            if (i + r < T) a.log_sums[head.rows + i + r] = sum.peak + std::log(sum.sum);
-            total[r] = sum.sum;
+    const element* q = pack_transposed(scratch.q_t, scratch.q, R, D);
+    transpose_matrix(scratch.v_columns, scratch.v, R, D);
+    for (int i = 0; i < s.length; i += BLOCK) {
+        SoftmaxSums sums;
+        for (int j = 0; j < i + BLOCK; j += PART) {
+            const int n = std::min(PART, i + BLOCK - j);
+            for (int r = 0; r < n; r += 16)
+                matmul(scratch.scores + r * BLOCK, BLOCK, scratch.k + (size_t)(j + r) * D, D, q + PAIR * i, PAIR * R,
+                       D / 32, BLOCK / 16);
+            weigh(scratch, sums, i, j, n, D, head.first_stream, drop);
+            const element* weights = pack(scratch.packed_weights, scratch.weights, n, BLOCK);
+            for (int d = 0; d < D; d += 16)
+                matmul(scratch.out_t + d * BLOCK, BLOCK, scratch.v_columns + (size_t)d * R + j, R, weights,
+                       PAIR * BLOCK, n / 32, BLOCK / 16, j == 0);
         }
-        matmul(scratch.out, D, scratch.weights, R, v, PAIR * D, keys / 32, D / 16);
-        // The sums divide here, D numbers of a query in place of one for each key. Padding has no place in y.
-        for (int r = 0; r < 16 && i + r < T; r++)
-            for (int d = 0; d < D; d += LANES)
-                store(y + (size_t)(i + r) * s.stride() + d, load(scratch.out + (size_t)r * D + d) * (1.0f / total[r]));
+        store_results(a, scratch, sums, i, head);
     }
 }

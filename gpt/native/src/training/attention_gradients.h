@@ -1,4 +1,4 @@
-// The gradients of one head, in one pass over its keys, 32 at a time. Scores are computed transposed, with a row for
+// The gradients of one head, in one pass over its keys, a block at a time. Scores are computed transposed, with a row for
 // each key, since the gradients of keys and values take rows of them as left factors. Those of queries take them as a
 // right factor, and are summed transposed too.
 #pragma once
@@ -6,11 +6,8 @@
 #include "weight_gradients.h"
 #include <initializer_list>
 
-static const int KEYS = 32;     // the depth of a matmul, which the gradients of queries need at least
-static const int QUERIES = 64;  // that are computed at a time, so that their weights stay in the nearest cache
-
 // g is the gradient of the result; packed_*: packed as right factors; *_t: packed as transposed right factors;
-// k_columns: the keys, transposed as a left factor; d*: the gradient of *. weights and dscores: (KEYS, QUERIES); scores
+// k_columns: the keys, transposed as a left factor; d*: the gradient of *. weights and dscores: (BLOCK, PART); scores
 // and dweights: 16 keys of them.
 struct BackwardScratch {
     element *q, *k, *v, *g, *q_t, *g_t, *k_columns, *packed_q, *packed_g, *weights, *dscores, *packed_dscores;
@@ -20,9 +17,9 @@ struct BackwardScratch {
     BackwardScratch(Arena& arena, const AttentionShape& s) {
         for (element** matrix : {&q, &k, &v, &g, &q_t, &g_t, &k_columns, &packed_q, &packed_g})
             *matrix = arena.alloc<element>(s.head_size());
-        for (element** part : {&weights, &dscores, &packed_dscores}) *part = arena.alloc<element>(KEYS * QUERIES);
+        for (element** part : {&weights, &dscores, &packed_dscores}) *part = arena.alloc<element>(BLOCK * PART);
         for (float** matrix : {&dq, &dq_t, &dk, &dv}) *matrix = arena.alloc<float>(s.head_size());
-        for (float** part : {&scores, &dweights}) *part = arena.alloc<float>(16 * QUERIES);
+        for (float** part : {&scores, &dweights}) *part = arena.alloc<float>(16 * PART);
         for (float** column : {&q_rms, &k_rms, &delta, &log_sums}) *column = arena.alloc<float>(s.rows());
         streams = arena.alloc<uint32_t>(s.rows());
     }
@@ -37,7 +34,7 @@ inline void backward_weights(const BackwardScratch& scratch, element* weights, e
         const floats log_sum = load(scratch.log_sums + query), delta = load(scratch.delta + query);
         const words streams = read<words>(scratch.streams + query);
         for (int r = 0; r < 16; r++) {
-            const int key = j + r, at = r * QUERIES + c;
+            const int key = j + r, at = r * PART + c;
             floats weight = weight_exp(load(scratch.scores + at) - log_sum);
             // Queries before a key do not see it.
             if (query < key) weight = select(lanes() >= key - query, weight, floats{});
@@ -49,23 +46,23 @@ inline void backward_weights(const BackwardScratch& scratch, element* weights, e
     }
 }
 
-// What KEYS keys from j on and n queries from i on add to the gradients of keys, values and queries.
+// What BLOCK keys from j on and n queries from i on add to the gradients of keys, values and queries.
 inline void backward_part(const BackwardScratch& scratch, int j, int i, int n, const AttentionShape& s,
                           const element* q, const element* g, const Dropout& drop) {
     const int D = s.head_dim, R = s.rows();
-    for (int r = 0; r < KEYS; r += 16) {
-        const size_t start = (size_t)(j + r) * D, at = (size_t)r * QUERIES;
-        matmul(scratch.scores, QUERIES, scratch.k + start, D, scratch.q_t + PAIR * i, PAIR * R, D / 32, n / 16);
-        matmul(scratch.dweights, QUERIES, scratch.v + start, D, scratch.g_t + PAIR * i, PAIR * R, D / 32, n / 16);
+    for (int r = 0; r < BLOCK; r += 16) {
+        const size_t start = (size_t)(j + r) * D, at = (size_t)r * PART;
+        matmul(scratch.scores, PART, scratch.k + start, D, scratch.q_t + PAIR * i, PAIR * R, D / 32, n / 16);
+        matmul(scratch.dweights, PART, scratch.v + start, D, scratch.g_t + PAIR * i, PAIR * R, D / 32, n / 16);
         backward_weights(scratch, scratch.weights + at, scratch.dscores + at, j + r, i, n, drop);
-        matmul(scratch.dv + start, D, scratch.weights + at, QUERIES, g + (size_t)i * D, PAIR * D, n / 32, D / 16,
+        matmul(scratch.dv + start, D, scratch.weights + at, PART, g + (size_t)i * D, PAIR * D, n / 32, D / 16,
                i == j);
-        matmul(scratch.dk + start, D, scratch.dscores + at, QUERIES, q + (size_t)i * D, PAIR * D, n / 32, D / 16,
+        matmul(scratch.dk + start, D, scratch.dscores + at, PART, q + (size_t)i * D, PAIR * D, n / 32, D / 16,
                i == j);
     }
-    const element* dscores = pack(scratch.packed_dscores, scratch.dscores, KEYS, QUERIES);
+    const element* dscores = pack(scratch.packed_dscores, scratch.dscores, BLOCK, PART);
     for (int d = 0; d < D; d += 16)
-        matmul(scratch.dq_t + (size_t)d * R + i, R, scratch.k_columns + (size_t)d * R + j, R, dscores, PAIR * QUERIES,
+        matmul(scratch.dq_t + (size_t)d * R + i, R, scratch.k_columns + (size_t)d * R + j, R, dscores, PAIR * PART,
                1, n / 16, j == 0);
 }
 
@@ -74,7 +71,7 @@ inline void backward_head(const BackwardScratch& scratch, const AttentionShape& 
     pack_transposed(scratch.q_t, scratch.q, R, D), pack_transposed(scratch.g_t, scratch.g, R, D);
     transpose_matrix(scratch.k_columns, scratch.k, R, D);
     const element *q = pack(scratch.packed_q, scratch.q, R, D), *g = pack(scratch.packed_g, scratch.g, R, D);
-    for (int j = 0; j < s.length; j += KEYS)
-        for (int i = j; i < R; i += QUERIES) backward_part(scratch, j, i, std::min(QUERIES, R - i), s, q, g, drop);
+    for (int j = 0; j < s.length; j += BLOCK)
+        for (int i = j; i < R; i += PART) backward_part(scratch, j, i, std::min(PART, R - i), s, q, g, drop);
     transpose_matrix(scratch.dq, scratch.dq_t, D, R);
 }
