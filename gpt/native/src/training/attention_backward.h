@@ -45,7 +45,6 @@ inline void attend_head_backward(const AttentionArguments& a, const BackwardScra
     const element* qkv = a.qkv + head.qkv;
     element* dqkv = a.dqkv + head.qkv;
     float *q_gain = a.dq_gain + (size_t)i * s.head_dim, *k_gain = a.dk_gain + (size_t)i * s.head_dim;
-    for (float* gain : {q_gain, k_gain}) memset(gain, 0, s.head_dim * sizeof(float));
     load_head(a, scratch, head);
     load_queries(a, scratch, head, drop);
     backward_head(scratch, s, drop);

@@ -2,8 +2,8 @@
 #pragma once
 #include "matmul_element.h"
 
-// e^x for x <= 0. Where weights are rounded to bfloat16, a cubic polynomial takes the place of that of simd::exp. It has
-// the smallest relative error between -1/2 and 1/2, 7.5e-5, a twenty-fifth of the rounding's.
+// e^x for x <= 0. Where weights are rounded to bfloat16, a cubic polynomial takes the place of that of simd::exp. It
+// has the smallest relative error between -1/2 and 1/2, 7.5e-5, a twenty-fifth of the rounding's.
 inline simd::floats weight_exp(simd::floats x) {
     using namespace simd;
 #ifdef GPT_BFLOAT16
@@ -19,8 +19,8 @@ inline simd::floats weight_exp(simd::floats x) {
 #endif
 }
 
-// log x of a normal x > 0. The bits of x, as an integer, are nearly 2^23 (log2 x + 127), which is at most 0.086 too low.
-// Two steps of Halley's method for e^y = x follow, each of which leaves a twelfth of the third power of the error.
+// log x of a normal x > 0. The bits of x, as an integer, are nearly 2^23 (log2 x + 127), which is at most 0.086 too
+// low. Two steps of Halley's method for e^y = x follow, each of which leaves a twelfth of the third power of the error.
 inline simd::floats log(simd::floats x) {
     using namespace simd;
     floats y = (__builtin_convertvector((ints)x, floats) - 1064990000.0f) * 8.26295829e-8f;

@@ -8,7 +8,11 @@ static const int MAX_HEAD_DIM = 256;  // gpt/native/training/block.py leaves lar
 struct AttentionShape {
     int batch, length, heads, head_dim;
     int rows() const { return round_up(length, 32); }  // as matmuls take them
-    int stride() const { return heads * head_dim; }    // from one position of a result to the next
+    // Of transposed matrices. Rows are an odd number of cache lines apart, so that a column is spread over all sets of
+    // the nearest cache. (A stride that is a power of two would leave it two.)
+    int columns() const { return rows() + 16; }
+    size_t transposed_size() const { return (size_t)columns() * head_dim; }
+    int stride() const { return heads * head_dim; }  // from one position of a result to the next
     size_t head_size() const { return (size_t)rows() * head_dim; }
     size_t result_start(int b, int h) const { return (size_t)b * length * stride() + (size_t)h * head_dim; }
     size_t qkv_start(int b, int h) const { return (size_t)b * length * 3 * stride() + (size_t)h * head_dim; }
@@ -20,10 +24,18 @@ struct HeadTransform {
     float eps, scale;
 };
 
+// Calls work(D). Common sizes are constants that the compiler knows, so that it keeps a row in registers.
+template <class Work> inline void with_head_dim(int D, Work work) {
+    if (D == 32) return work(std::integral_constant<int, 32>());
+    if (D == 64) return work(std::integral_constant<int, 64>());
+    work(D);
+}
+
 static const int PREFETCH_ROWS = 16;
 
 // Prefetches the row that a strided loop reaches PREFETCH_ROWS rows later, if there is one.
-inline void prefetch_row(const element* row, size_t stride, int t, const AttentionShape& s) {
+__attribute__((always_inline)) inline void prefetch_row(const element* row, size_t stride, int t,
+                                                        const AttentionShape& s) {
     if (t + PREFETCH_ROWS >= s.length) return;
     for (int d = 0; d < s.head_dim; d += 64 / (int)sizeof(element)) simd::prefetch(row + PREFETCH_ROWS * stride + d, 0);
 }
@@ -36,14 +48,15 @@ inline void zero_padding(element* x, const AttentionShape& s) {
 inline void copy_head(element* out, const element* x, size_t stride, const AttentionShape& s) {
     for (int t = 0; t < s.length; t++) {
         prefetch_row(x + t * stride, stride, t, s);
-        memcpy((void*)(out + (size_t)t * s.head_dim), x + t * stride, s.head_dim * sizeof(element));
+        for (int d = 0; d < s.head_dim; d += 32)  // by constant sizes, for which compilers call no function
+            memcpy((void*)(out + (size_t)t * s.head_dim + d), x + t * stride + d, 32 * sizeof(element));
     }
     zero_padding(out, s);
 }
 
 // Rotates the pairs of elements half a head apart, by the table's angles where the direction is 1, and back where it is
 // -1. The halves of a table are alike.
-inline void rotate(float* x, int t, int D, const HeadTransform& p, float direction) {
+template <class Size> inline void rotate(float* x, int t, Size D, const HeadTransform& p, float direction) {
     using namespace simd;
     if (!p.cosine) return;
     const float *c = p.cosine + (size_t)t * D, *n = p.sine + (size_t)t * D;
@@ -54,12 +67,11 @@ inline void rotate(float* x, int t, int D, const HeadTransform& p, float directi
     }
 }
 
-// From the queries or keys of a head in qkv to (rows, D); inverse_rms (T) is kept for the backward pass.
-inline void transform_head(element* out, float* inverse_rms, const element* x, const AttentionShape& s,
-                           const HeadTransform& p) {
+template <class Size>
+inline void transform_rows(element* out, float* inverse_rms, const element* x, Size D, const AttentionShape& s,
+                           const HeadTransform p) {
     using namespace simd;
     float normed[MAX_HEAD_DIM];
-    const int D = s.head_dim;
     const size_t stride = 3 * (size_t)s.stride();
     for (int t = 0; t < s.length; t++) {
         const element* row = x + t * stride;
@@ -78,15 +90,21 @@ inline void transform_head(element* out, float* inverse_rms, const element* x, c
         rotate(normed, t, D, p, 1.0f);
         for (int d = 0; d < D; d += LANES) store(out + (size_t)t * D + d, load(normed + d) * p.scale);
     }
+}
+
+// From the queries or keys of a head in qkv to (rows, D); inverse_rms (T) is kept for the backward pass.
+inline void transform_head(element* out, float* inverse_rms, const element* x, const AttentionShape& s,
+                           const HeadTransform& p) {
+    with_head_dim(s.head_dim, [&](auto D) { transform_rows(out, inverse_rms, x, D, s, p); });
     zero_padding(out, s);
 }
 
-// From the gradient of a transformed head (rows, D) to that of the projection; adds to that of the gain.
-inline void transform_head_backward(element* dx, float* dgain, const float* dout, const float* inverse_rms,
-                                    const element* x, const AttentionShape& s, const HeadTransform& p) {
+template <class Size>
+inline void transform_rows_backward(element* dx, float* dgain, const float* dout, const float* inverse_rms,
+                                    const element* x, Size D, const AttentionShape& s, const HeadTransform p) {
     using namespace simd;
-    float g[MAX_HEAD_DIM];
-    const int D = s.head_dim;
+    float g[MAX_HEAD_DIM], gain_sums[MAX_HEAD_DIM];
+    for (int d = 0; d < D; d += LANES) store(gain_sums + d, floats{});
     const size_t stride = 3 * (size_t)s.stride();
     for (int t = 0; t < s.length; t++) {
         const element* row = x + t * stride;
@@ -102,7 +120,7 @@ inline void transform_head_backward(element* dx, float* dgain, const float* dout
         floats dot = {};
         for (int d = 0; d < D; d += LANES) {
             const floats unit = load(row + d) * inverse, dy = load(g + d);
-            store(dgain + d, fma(dy, unit, load(dgain + d)));
+            store(gain_sums + d, fma(dy, unit, load(gain_sums + d)));
             dot = fma(dy * load(p.gain + d), unit, dot);
         }
         // The part of the gradient that would only change the length of the row has no effect: the norm undoes it.
@@ -110,4 +128,12 @@ inline void transform_head_backward(element* dx, float* dgain, const float* dout
         for (int d = 0; d < D; d += LANES)
             store(out + d, (load(g + d) * load(p.gain + d) - load(row + d) * inverse * mean) * inverse);
     }
+    for (int d = 0; d < D; d += LANES) store(dgain + d, load(gain_sums + d));
+}
+
+// From the gradient of a transformed head (rows, D) to that of the projection, and to that of the gain, which is 0
+// where there is none.
+inline void transform_head_backward(element* dx, float* dgain, const float* dout, const float* inverse_rms,
+                                    const element* x, const AttentionShape& s, const HeadTransform& p) {
+    with_head_dim(s.head_dim, [&](auto D) { transform_rows_backward(dx, dgain, dout, inverse_rms, x, D, s, p); });
 }

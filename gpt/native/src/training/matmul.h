@@ -16,3 +16,8 @@
 #else
 #include "matmul_avx512_bf16.h"
 #endif
+
+// Without gaps between the rows of the result.
+inline const element* pack_transposed(element* out, const element* x, int rows, int cols) {
+    return pack_transposed(out, rows, x, rows, cols);
+}

@@ -11,16 +11,17 @@ struct MatmulScope {};
 
 inline const float* pack(float*, const float* x, int, int) { return x; }
 
-// x: (rows, cols) -> (cols, rows), 16 rows at a time, which are one cache line of a row of the result.
-inline const float* transpose_matrix(float* out, const float* x, int rows, int cols) {
+// x: (rows, cols) -> (cols, rows), 16 rows at a time, which are one cache line of a row of the result. Strides:
+// elements from one row to the next.
+inline void transpose_matrix(float* out, int stride, const float* x, int x_stride, int rows, int cols) {
     for (int r = 0; r < rows; r += 16)
         for (int c = 0; c < cols; c++)
-            for (int i = 0; i < 16; i++) out[(size_t)c * rows + r + i] = x[(size_t)(r + i) * cols + c];
-    return out;
+            for (int i = 0; i < 16; i++) out[(size_t)c * stride + r + i] = x[(size_t)(r + i) * x_stride + c];
 }
 
-inline const float* pack_transposed(float* out, const float* x, int rows, int cols) {
-    return transpose_matrix(out, x, rows, cols);
+inline const float* pack_transposed(float* out, int stride, const float* x, int rows, int cols) {
+    transpose_matrix(out, stride, x, cols, rows, cols);
+    return out;
 }
 
 static const int TILE_COLUMNS = simd::TILE_VECTORS * simd::LANES;

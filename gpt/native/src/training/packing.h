@@ -65,32 +65,34 @@ inline const bf16* pack(bf16* out, const bf16* x, int rows, int cols) {
     return out;
 }
 
-// For a matmul by the transpose of x: pairs come from its rows. x: (rows, cols) -> (cols / 2, rows, 2).
-inline const bf16* pack_transposed(bf16* out, const bf16* x, int rows, int cols) {
+// For a matmul by the transpose of x: pairs come from its rows. x: (rows, cols) -> (cols / 2, rows, 2). From one row of
+// the result to the next there are `stride` pairs.
+inline const bf16* pack_transposed(bf16* out, int stride, const bf16* x, int rows, int cols) {
     for (int r = 0; r < rows; r += 16)
         for (int c = 0; c < cols; c += 32)
-            transpose((word*)out + (size_t)(c / 2) * rows + r, rows, (const word*)(x + (size_t)r * cols + c), cols / 2);
+            transpose((word*)out + (size_t)(c / 2) * stride + r, stride, (const word*)(x + (size_t)r * cols + c),
+                      cols / 2);
     return out;
 }
 
-// x: (rows, cols) -> (cols, rows), of floats, and of elements, whose pairs of rows become words first.
-inline void transpose_matrix(float* out, const float* x, int rows, int cols) {
+// x: (rows, cols) -> (cols, rows), of floats, and of elements, whose pairs of rows become words first. Strides:
+// elements from one row to the next.
+inline void transpose_matrix(float* out, int stride, const float* x, int x_stride, int rows, int cols) {
     for (int r = 0; r < rows; r += 16)
         for (int c = 0; c < cols; c += 16)
-            transpose((word*)out + (size_t)c * rows + r, rows, (const word*)x + (size_t)r * cols + c, cols);
+            transpose((word*)out + (size_t)c * stride + r, stride, (const word*)x + (size_t)r * x_stride + c, x_stride);
 }
 
-inline const bf16* transpose_matrix(bf16* out, const bf16* x, int rows, int cols) {
+inline void transpose_matrix(bf16* out, int stride, const bf16* x, int x_stride, int rows, int cols) {
     alignas(64) word pairs[16 * 16];
     for (int r = 0; r < rows; r += 32)
         for (int c = 0; c < cols; c += 16) {
             for (int i = 0; i < 16; i++) {
-                const bf16* even = x + (size_t)(r + 2 * i) * cols + c;
-                interleave(pairs + 16 * i, even, even + cols);
+                const bf16* even = x + (size_t)(r + 2 * i) * x_stride + c;
+                interleave(pairs + 16 * i, even, even + x_stride);
             }
-            transpose((word*)(out + (size_t)c * rows + r), rows / 2, pairs, 16);
+            transpose((word*)(out + (size_t)c * stride + r), stride / 2, pairs, 16);
         }
-    return out;
 }
 
 // Tiles of the factors of a weight gradient, dw = dy^T x, whose depth is the positions: of 32 rows and 16 columns of x,
