@@ -67,26 +67,43 @@ template <class Size> inline void rotate(float* x, int t, Size D, const HeadTran
     }
 }
 
+// 1 / sqrt(x) of a normal x > 0. An integer subtraction halves and negates the exponent, which is right to 3.5%; each
+// step of Newton's method makes a relative error e one of 1.5 e^2.
+inline simd::floats inverse_root(simd::floats x) {
+    simd::floats y = (simd::floats)(0x5f3759df - ((simd::ints)x >> 1));
+    for (int step = 0; step < 3; step++) y *= 1.5f - 0.5f * x * y * y;
+    return y;
+}
+
+// The inverse root mean square of each row, of many rows at a time: roots and quotients of single numbers would take
+// longer than the rest of the transform.
+template <class Size>
+inline void load_inverse_rms(float* inverse_rms, const element* x, Size D, const AttentionShape& s, float eps) {
+    using namespace simd;
+    const size_t stride = 3 * (size_t)s.stride();
+    for (int t = 0; t < s.length; t++) {
+        const element* row = x + t * stride;
+        prefetch_row(row, stride, t, s);
+        floats squares = {};
+        for (int d = 0; d < D; d += LANES) squares = fma(load(row + d), load(row + d), squares);
+        inverse_rms[t] = reduce_add(squares);
+    }
+    for (int t = 0; t < s.length; t += LANES)
+        store(inverse_rms + t, inverse_root(load(inverse_rms + t) * (1.0f / D) + eps));
+}
+
 template <class Size>
 inline void transform_rows(element* out, float* inverse_rms, const element* x, Size D, const AttentionShape& s,
                            const HeadTransform p) {
     using namespace simd;
     float normed[MAX_HEAD_DIM];
     const size_t stride = 3 * (size_t)s.stride();
+    if (p.gain) load_inverse_rms(inverse_rms, x, D, s, p.eps);
     for (int t = 0; t < s.length; t++) {
         const element* row = x + t * stride;
-        prefetch_row(row, stride, t, s);
-        floats squares = {};
-        for (int d = 0; d < D; d += LANES) {
-            const floats v = load(row + d);
-            store(normed + d, v);
-            squares = fma(v, v, squares);
-        }
-        if (p.gain) {
-            const float inverse = 1.0f / std::sqrt(reduce_add(squares) / D + p.eps);
-            inverse_rms[t] = inverse;
-            for (int d = 0; d < D; d += LANES) store(normed + d, load(normed + d) * inverse * load(p.gain + d));
-        }
+        if (!p.gain) prefetch_row(row, stride, t, s);
+        for (int d = 0; d < D; d += LANES)
+            store(normed + d, p.gain ? load(row + d) * inverse_rms[t] * load(p.gain + d) : load(row + d));
         rotate(normed, t, D, p, 1.0f);
         for (int d = 0; d < D; d += LANES) store(out + (size_t)t * D + d, load(normed + d) * p.scale);
     }

@@ -2,6 +2,7 @@
 #pragma once
 #include "../ops/tile.h"
 #include "matmul_element.h"
+#include "packing.h"
 
 static const int PAIR = 1;
 
@@ -10,14 +11,6 @@ inline int request_matmul() { return 0; }
 struct MatmulScope {};
 
 inline const float* pack(float*, const float* x, int, int) { return x; }
-
-// x: (rows, cols) -> (cols, rows), 16 rows at a time, which are one cache line of a row of the result. Strides:
-// elements from one row to the next.
-inline void transpose_matrix(float* out, int stride, const float* x, int x_stride, int rows, int cols) {
-    for (int r = 0; r < rows; r += 16)
-        for (int c = 0; c < cols; c++)
-            for (int i = 0; i < 16; i++) out[(size_t)c * stride + r + i] = x[(size_t)(r + i) * x_stride + c];
-}
 
 inline const float* pack_transposed(float* out, int stride, const float* x, int rows, int cols) {
     transpose_matrix(out, stride, x, cols, rows, cols);
@@ -61,9 +54,7 @@ inline void matmul(float* c, int ldc, const float* a, int lda, const float* b, i
                         ldb, 32 * k, is_first);
 }
 
-static const int TILE = 16 * 32;  // elements of a tile: 32 rows of 16 columns
-
-// See packing.h: here both kinds of tiles are copies.
+// See packing.h: here both kinds of tiles are copies, of 32 rows of 16 columns.
 inline void store_right_tile(float* tile, const float* x, int stride) {
     for (int i = 0; i < 32; i++) memcpy(tile + 16 * i, x + (size_t)i * stride, 16 * sizeof(float));
 }
