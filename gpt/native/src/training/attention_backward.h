@@ -12,30 +12,39 @@ inline void load_head(const AttentionArguments& a, const BackwardScratch& scratc
     copy_head(scratch.g, a.dy + head.result, s.stride(), s);
 }
 
-// Computes for each query: delta, the mean gradient of its weights, weighted by them, which is the dot product of its
-// result and that one's gradient; its log softmax sum, infinite in the padding, so that weights are 0 there; its
-// dropout stream.
+// Computes delta of each query, the mean gradient of its weights, weighted by them, which is the dot product of its
+// result and that one's gradient.
+template <class Size>
+inline void load_deltas(const element* y, const BackwardScratch& scratch, Size D, const AttentionShape& s) {
+    using namespace simd;
+    for (int t = 0; t < s.length; t++) {
+        const element *row = y + (size_t)t * s.stride(), *g = scratch.g + (size_t)t * D;
+        prefetch_row(row, s.stride(), t, D, s);
+        floats dot = {};
+        for (int d = 0; d < D; d += LANES) dot = fma(load(g + d), load(row + d), dot);
+        scratch.delta[t] = reduce_add(dot);
+    }
+}
+
+// Loads what gradients of weights need of each query: delta; its log softmax sum, infinite in the padding, so that
+// weights are 0 there; its dropout stream.
 inline void load_queries(const AttentionArguments& a, const BackwardScratch& scratch, const Head& head,
                          const Dropout& drop) {
     using namespace simd;
     const AttentionShape s = a.shape();
-    for (int t = 0; t < s.rows(); t++) {
-        const element *row = a.y + head.result + (size_t)t * s.stride(), *g = scratch.g + (size_t)t * s.head_dim;
-        floats dot = {};
-        if (t < s.length) {
-            prefetch_row(row, s.stride(), t, s);
-            for (int d = 0; d < s.head_dim; d += LANES) dot = fma(load(g + d), load(row + d), dot);
-        }
-        scratch.delta[t] = reduce_add(dot);
-        scratch.log_sums[t] = t < s.length ? a.log_sums[head.rows + t] : INFINITY;
-        scratch.streams[t] = drop.stream(head.first_stream + t);
-    }
+    with_head_dim(s.head_dim, [&](auto D) { load_deltas(a.y + head.result, scratch, D, s); });
+    memcpy(scratch.log_sums, a.log_sums + head.rows, s.length * sizeof(float));
+    for (int t = s.length; t < s.rows(); t++) scratch.delta[t] = 0.0f, scratch.log_sums[t] = INFINITY;
+    for (int t = 0; t < s.rows(); t += LANES)
+        write(scratch.streams + t, drop.stream((words)lanes() + (head.first_stream + (uint32_t)t)));
 }
 
 inline void store_values(element* dv, const float* result, const AttentionShape& s) {
-    for (int t = 0; t < s.length; t++)
-        for (int d = 0; d < s.head_dim; d += simd::LANES)
-            simd::store(dv + (size_t)t * 3 * s.stride() + d, simd::load(result + (size_t)t * s.head_dim + d));
+    with_head_dim(s.head_dim, [&](auto D) {
+        for (int t = 0; t < s.length; t++)
+            for (int d = 0; d < D; d += simd::LANES)
+                simd::store(dv + (size_t)t * 3 * s.stride() + d, simd::load(result + (size_t)t * D + d));
+    });
 }
 
 inline void attend_head_backward(const AttentionArguments& a, const BackwardScratch& scratch, int i) {

@@ -34,10 +34,11 @@ template <class Work> inline void with_head_dim(int D, Work work) {
 static const int PREFETCH_ROWS = 16;
 
 // Prefetches the row that a strided loop reaches PREFETCH_ROWS rows later, if there is one.
-__attribute__((always_inline)) inline void prefetch_row(const element* row, size_t stride, int t,
+template <class Size>
+__attribute__((always_inline)) inline void prefetch_row(const element* row, size_t stride, int t, Size D,
                                                         const AttentionShape& s) {
     if (t + PREFETCH_ROWS >= s.length) return;
-    for (int d = 0; d < s.head_dim; d += 64 / (int)sizeof(element)) simd::prefetch(row + PREFETCH_ROWS * stride + d, 0);
+    for (int d = 0; d < D; d += 64 / (int)sizeof(element)) simd::prefetch(row + PREFETCH_ROWS * stride + d, 0);
 }
 
 inline void zero_padding(element* x, const AttentionShape& s) {
@@ -46,11 +47,12 @@ inline void zero_padding(element* x, const AttentionShape& s) {
 
 // From a strided head to (rows, D).
 inline void copy_head(element* out, const element* x, size_t stride, const AttentionShape& s) {
-    for (int t = 0; t < s.length; t++) {
-        prefetch_row(x + t * stride, stride, t, s);
-        for (int d = 0; d < s.head_dim; d += 32)  // by constant sizes, for which compilers call no function
-            memcpy((void*)(out + (size_t)t * s.head_dim + d), x + t * stride + d, 32 * sizeof(element));
-    }
+    with_head_dim(s.head_dim, [&](auto D) {
+        for (int t = 0; t < s.length; t++) {
+            prefetch_row(x + t * stride, stride, t, D, s);
+            memcpy((void*)(out + (size_t)t * D), x + t * stride, D * sizeof(element));
+        }
+    });
     zero_padding(out, s);
 }
 
@@ -83,7 +85,7 @@ inline void load_inverse_rms(float* inverse_rms, const element* x, Size D, const
     const size_t stride = 3 * (size_t)s.stride();
     for (int t = 0; t < s.length; t++) {
         const element* row = x + t * stride;
-        prefetch_row(row, stride, t, s);
+        prefetch_row(row, stride, t, D, s);
         floats squares = {};
         for (int d = 0; d < D; d += LANES) squares = fma(load(row + d), load(row + d), squares);
         inverse_rms[t] = reduce_add(squares);
@@ -101,7 +103,7 @@ inline void transform_rows(element* out, float* inverse_rms, const element* x, S
     if (p.gain) load_inverse_rms(inverse_rms, x, D, s, p.eps);
     for (int t = 0; t < s.length; t++) {
         const element* row = x + t * stride;
-        if (!p.gain) prefetch_row(row, stride, t, s);
+        if (!p.gain) prefetch_row(row, stride, t, D, s);
         for (int d = 0; d < D; d += LANES)
             store(normed + d, p.gain ? load(row + d) * inverse_rms[t] * load(p.gain + d) : load(row + d));
         rotate(normed, t, D, p, 1.0f);
@@ -128,7 +130,7 @@ inline void transform_rows_backward(element* dx, float* dgain, const float* dout
         element* out = dx + t * stride;
         for (int d = 0; d < D; d += LANES) store(g + d, load(dout + (size_t)t * D + d) * p.scale);
         rotate(g, t, D, p, -1.0f);
-        prefetch_row(out, stride, t, s);
+        prefetch_row(out, stride, t, D, s);
         if (!p.gain) {
             for (int d = 0; d < D; d += LANES) store(out + d, load(g + d));
             continue;
