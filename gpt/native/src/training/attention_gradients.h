@@ -6,18 +6,21 @@
 #include "weight_gradients.h"
 #include <initializer_list>
 
-// g is the gradient of the result; packed_*: packed as right factors; *_t: packed as transposed right factors;
-// k_columns: the keys, transposed as a left factor; d*: the gradient of *. weights and dscores: (BLOCK, PART); scores
-// and dweights: 16 keys of them.
+// g is the gradient of the result; d*: that of *; packed_*: packed as right factors; *_t: transposed, of which q_t and
+// g_t are packed. weights and dscores: (BLOCK, PART); scores and dweights: 16 rows of the same.
 struct BackwardScratch {
-    element *q, *k, *v, *g, *q_t, *g_t, *k_columns, *packed_q, *packed_g, *weights, *dscores, *packed_dscores;
+    element *q, *k, *v, *g, *q_t, *g_t, *k_t, *packed_q, *packed_g, *weights, *dscores, *packed_dscores;
     float *dq, *dq_t, *dk, *dv, *scores, *dweights, *q_rms, *k_rms, *delta, *log_sums;
     uint32_t* streams;
 
     BackwardScratch(Arena& arena, const AttentionShape& s) {
-        for (element** matrix : {&q, &k, &v, &g, &packed_q, &packed_g}) *matrix = arena.alloc<element>(s.head_size());
-        for (element** matrix : {&q_t, &g_t, &k_columns}) *matrix = arena.alloc<element>(s.transposed_size());
-        for (element** part : {&weights, &dscores, &packed_dscores}) *part = arena.alloc<element>(BLOCK * PART);
+        for (element** matrix : {&q, &k, &v, &g}) *matrix = arena.alloc<element>(s.head_size());
+        for (element** matrix : {&q_t, &g_t, &k_t}) *matrix = arena.alloc<element>(s.transposed_size());
+        for (element** part : {&weights, &dscores}) *part = arena.alloc<element>(BLOCK * PART);
+        // What is packed for float is the matrix itself.
+        packed_q = PAIR == 1 ? q : arena.alloc<element>(s.head_size());
+        packed_g = PAIR == 1 ? g : arena.alloc<element>(s.head_size());
+        packed_dscores = PAIR == 1 ? dscores : arena.alloc<element>(BLOCK * PART);
         for (float** matrix : {&dq, &dk, &dv}) *matrix = arena.alloc<float>(s.head_size());
         dq_t = arena.alloc<float>(s.transposed_size());
         for (float** part : {&scores, &dweights}) *part = arena.alloc<float>(16 * PART);
@@ -26,16 +29,16 @@ struct BackwardScratch {
     }
 };
 
-// The weights after dropout, and the gradients of scores, of 16 keys from j on and n queries from i on.
-inline void backward_weights(const BackwardScratch& scratch, element* weights, element* dscores, int j, int i, int n,
-                             const Dropout drop) {
+// The weights after dropout, and the gradients of scores, of 16 keys from first_key on.
+inline void backward_weights(const BackwardScratch& scratch, element* weights, element* dscores, int first_key,
+                             const Range& queries, const Dropout drop) {
     using namespace simd;
-    for (int c = 0; c < n; c += LANES) {
-        const int query = i + c;
+    for (int c = 0; c < queries.count; c += LANES) {
+        const int query = queries.first + c;
         const floats log_sum = load(scratch.log_sums + query), delta = load(scratch.delta + query);
         const words streams = read<words>(scratch.streams + query);
         for (int r = 0; r < 16; r++) {
-            const int key = j + r, at = r * PART + c;
+            const int key = first_key + r, at = r * PART + c;
             floats weight = weight_exp(load(scratch.scores + at) - log_sum);
             // Queries before a key do not see it.
             if (query < key) weight = select(lanes() >= key - query, weight, floats{});
@@ -47,30 +50,37 @@ inline void backward_weights(const BackwardScratch& scratch, element* weights, e
     }
 }
 
-// What BLOCK keys from j on and n queries from i on add to the gradients of keys, values and queries.
-inline void backward_part(const BackwardScratch& scratch, int j, int i, int n, const AttentionShape& s,
-                          const element* q, const element* g, const Dropout& drop) {
-    const int D = s.head_dim, S = s.columns();
+// Adds what BLOCK keys from j on and a part of the queries mean to the gradients of keys, values and queries. It is the
+// first part of these keys if it begins with them, and the first of these queries if the keys are the first.
+inline void backward_part(const BackwardScratch& scratch, int j, const Range& queries, const AttentionShape& s,
+                          const Dropout& drop) {
+    const int D = s.head_dim, S = s.columns(), i = queries.first, columns = queries.count / 16;
+    const element *q = scratch.packed_q + (size_t)i * D, *g = scratch.packed_g + (size_t)i * D;
     for (int r = 0; r < BLOCK; r += 16) {
-        const size_t start = (size_t)(j + r) * D, at = (size_t)r * PART;
-        matmul(scratch.scores, PART, scratch.k + start, D, scratch.q_t + PAIR * i, PAIR * S, D / 32, n / 16);
-        matmul(scratch.dweights, PART, scratch.v + start, D, scratch.g_t + PAIR * i, PAIR * S, D / 32, n / 16);
-        backward_weights(scratch, scratch.weights + at, scratch.dscores + at, j + r, i, n, drop);
-        matmul(scratch.dv + start, D, scratch.weights + at, PART, g + (size_t)i * D, PAIR * D, n / 32, D / 16, i == j);
-        matmul(scratch.dk + start, D, scratch.dscores + at, PART, q + (size_t)i * D, PAIR * D, n / 32, D / 16, i == j);
+        const size_t row = (size_t)(j + r) * D;
+        element *weights = scratch.weights + r * PART, *dscores = scratch.dscores + r * PART;
+        matmul(scratch.scores, PART, scratch.k + row, D, scratch.q_t + PAIR * i, PAIR * S, D / 32, columns);
+        matmul(scratch.dweights, PART, scratch.v + row, D, scratch.g_t + PAIR * i, PAIR * S, D / 32, columns);
+        backward_weights(scratch, weights, dscores, j + r, queries, drop);
+        matmul(scratch.dv + row, D, weights, PART, g, PAIR * D, queries.count / 32, D / 16, i == j);
+        matmul(scratch.dk + row, D, dscores, PART, q, PAIR * D, queries.count / 32, D / 16, i == j);
     }
-    const element* dscores = pack(scratch.packed_dscores, scratch.dscores, BLOCK, PART);
-    for (int d = 0; d < D; d += 16)
-        matmul(scratch.dq_t + (size_t)d * S + i, S, scratch.k_columns + (size_t)d * S + j, S, dscores, PAIR * PART, 1,
-               n / 16, j == 0);
+    pack(scratch.packed_dscores, scratch.dscores, BLOCK, PART);
+    for (int d = 0; d < D; d += 16) {
+        const size_t row = (size_t)d * S;
+        matmul(scratch.dq_t + row + i, S, scratch.k_t + row + j, S, scratch.packed_dscores, PAIR * PART, BLOCK / 32,
+               columns, j == 0);
+    }
 }
 
 inline void backward_head(const BackwardScratch& scratch, const AttentionShape& s, const Dropout& drop) {
     const int R = s.rows(), S = s.columns(), D = s.head_dim;
-    pack_transposed(scratch.q_t, S, scratch.q, R, D), pack_transposed(scratch.g_t, S, scratch.g, R, D);
-    transpose_matrix(scratch.k_columns, S, scratch.k, D, R, D);
-    const element *q = pack(scratch.packed_q, scratch.q, R, D), *g = pack(scratch.packed_g, scratch.g, R, D);
+    pack_transposed(scratch.q_t, S, scratch.q, R, D);
+    pack_transposed(scratch.g_t, S, scratch.g, R, D);
+    transpose_matrix(scratch.k_t, S, scratch.k, D, R, D);
+    pack(scratch.packed_q, scratch.q, R, D);
+    pack(scratch.packed_g, scratch.g, R, D);
     for (int j = 0; j < s.length; j += BLOCK)
-        for (int i = j; i < R; i += PART) backward_part(scratch, j, i, std::min(PART, R - i), s, q, g, drop);
+        for (int i = j; i < R; i += PART) backward_part(scratch, j, {i, std::min(PART, R - i)}, s, drop);
     transpose_matrix(scratch.dq, D, scratch.dq_t, S, D, R);
 }

@@ -8,8 +8,8 @@ static const int MAX_HEAD_DIM = 256;  // gpt/native/training/block.py leaves lar
 struct AttentionShape {
     int batch, length, heads, head_dim;
     int rows() const { return round_up(length, 32); }  // as matmuls take them
-    // Of transposed matrices. Rows are an odd number of cache lines apart, so that a column is spread over all sets of
-    // the nearest cache. (A stride that is a power of two would leave it two.)
+    // From one row of a transposed matrix to the next. This is an odd number of cache lines, so that the lines of a
+    // column are spread over all sets of the nearest cache; by a power of two, they would replace each other.
     int columns() const { return rows() + 16; }
     size_t transposed_size() const { return (size_t)columns() * head_dim; }
     int stride() const { return heads * head_dim; }  // from one position of a result to the next
@@ -33,7 +33,8 @@ template <class Work> inline void with_head_dim(int D, Work work) {
 
 static const int PREFETCH_ROWS = 16;
 
-// Prefetches the row that a strided loop reaches PREFETCH_ROWS rows later, if there is one.
+// Prefetches the row that a strided loop reaches PREFETCH_ROWS rows later, if there is one. It is always inlined, since
+// GCC drops calls of a function that does nothing but prefetch.
 template <class Size>
 __attribute__((always_inline)) inline void prefetch_row(const element* row, size_t stride, int t, Size D,
                                                         const AttentionShape& s) {

@@ -1,4 +1,5 @@
-// Packs the factors of bfloat16 matmuls into their memory layout. A word is a pair of elements.
+// Packs the factors of bfloat16 matmuls into their memory layout, and transposes. A word is a pair of elements, or a
+// float.
 #pragma once
 #include "../simd.h"
 #ifdef __AVX512F__
