@@ -1,12 +1,12 @@
 // A call of the kernels' threads, for test_threads.py, and a program that makes many of them from two threads at once.
 #include "team.h"
 
-// Adds the numbers below n, a task for each, in each of `phases` phases; returns the sum of the last one. The tasks of a
-// phase read what those of the phase before have written.
+// Adds the numbers below n, a task for each, in each of `phases` phases; returns the sum of the last one. The tasks of
+// a phase read what those of the phase before have written.
 extern "C" __attribute__((visibility("default"))) int64_t sum_below(int n, int threads, int phases) {
     static const int MOST = 1000;
     int64_t parts[2][MOST] = {};
-    int64_t(*shared)[MOST] = parts;
+    int64_t (*shared)[MOST] = parts;
     run_together(threads, [n, phases, shared](Team& team) {
         for (int phase = 0; phase < phases; phase++)
             team.run(n, [&](int i) {

@@ -1,6 +1,6 @@
 // Threads that compute a call together. A call is a sequence of phases, and a phase is a number of tasks that do not
-// depend on each other. Every worker goes through the same phases, and in each takes tasks until none is left, so that a
-// thread without a core at the moment delays nobody. What a task computes does not depend on who computes it.
+// depend on each other. Every worker goes through the same phases, and in each takes tasks until none is left, so that
+// a thread without a core at the moment delays nobody. What a task computes does not depend on who computes it.
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -93,9 +93,7 @@ struct Share {
     int index, count;
 
     // This part of n items.
-    Range of(int n) const {
-        return {(int)((int64_t)n * index / count), (int)((int64_t)n * (index + 1) / count)};
-    }
+    Range of(int n) const { return {(int)((int64_t)n * index / count), (int)((int64_t)n * (index + 1) / count)}; }
 };
 
 // What the workers of a call share: its number, that of its phase, and the next task, in one word, so that a worker
@@ -159,11 +157,11 @@ class Pool {
     static const size_t MAX_PROGRAM = 1024;  // bytes of a program
 
     Board board;
-    std::mutex mutex;            // guards `job`
+    std::mutex mutex;  // guards `job`
     std::atomic<bool> busy{false};
     std::atomic<uint32_t> jobs{0};  // so far, by which a thread sees that there is a new one
-    std::atomic<int> inside{0};  // threads that execute a program, maybe after its call has ended
-    int size = 1;                // the caller is a worker too
+    std::atomic<int> inside{0};     // threads that execute a program, maybe after its call has ended
+    int size = 1;                   // the caller is a worker too
 
     struct {
         void (*run)(const void* program, Team& team);  // null between calls
@@ -290,6 +288,6 @@ template <class Program> void run_together(int threads, const Program& program) 
 
 // Waits until no worker executes a program whose call has ended. To be called before memory is freed that programs read
 // outside of tasks.
-static void wait_for_late_workers() {
+[[maybe_unused]] static void wait_for_late_workers() {
     if (const Pool* pool = kept) pool->wait_for_late_workers();
 }

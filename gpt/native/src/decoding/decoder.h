@@ -206,7 +206,7 @@ class Decoder {
     const Model m;
     const CacheOptions kv;
     const Sizes size;
-    int threads;  // at most size.threads
+    int threads;                             // at most size.threads
     std::atomic<int64_t> failed{INT64_MAX};  // of `gpt_decoder_generate`; here, since late workers read it
 
     Decoder(const Model& model, const Layer* first_layer, const CacheOptions& kv, int tokens, int threads)
@@ -227,9 +227,9 @@ class Decoder {
     const int32_t* all_indices() const { return indices.data(); }
     void copy_block(int to, int from) { memcpy(block(to), block(from), cache->block_bytes); }
 
-    // Two ways to share a batch among the workers. Together, all workers compute a part of each token. Apart, each share
-    // is some of the sequences, which one worker computes alone with all weights: it neither waits for the others nor
-    // reads what they write.
+    // Two ways to share a batch among the workers. Together, all workers compute a part of each token. Apart, each
+    // share is some of the sequences, which one worker computes alone with all weights: it neither waits for the others
+    // nor reads what they write.
     Pass together(Team& team, const Batch& b) const { return {team, threads, 0, b, activations[0], &scratch[0]}; }
     Pass apart(Team& alone, const Share& w, const Batch& b) const {
         const Range range = w.of(b.count);
@@ -291,11 +291,10 @@ class Decoder {
 
     // Writes the logits of the tokens at indices `which` (count) to `logits` (count, padded vocab_size).
     void head(const Pass& p, const int32_t* which, int count) {
-        run_with_norm(p, which, count, m.norm, m.norm_bias,
-                      [&](const Share& w, const WorkerScratch& scratch, const float* h) {
-                          matmul(w, scratch.tiles,
-                                 {p.a.logits, (size_t)size.vocab, h, (size_t)size.dim, count, &m.head, false});
-                      });
+        run_with_norm(
+            p, which, count, m.norm, m.norm_bias, [&](const Share& w, const WorkerScratch& scratch, const float* h) {
+                matmul(w, scratch.tiles, {p.a.logits, (size_t)size.vocab, h, (size_t)size.dim, count, &m.head, false});
+            });
     }
 
     // Stores the keys and values of a batch, and computes the logits of its tokens at indices `which` (count).

@@ -86,9 +86,8 @@ struct Generation {
         for (int step = 0; step < steps; step++) {
             d->pass(p);
             d->head(p, d->all_indices(), p.b.count);
-            p.run([&](const Share& w, const WorkerScratch& scratch) {
-                sample_range(p, w.of(p.b.count), scratch, step);
-            });
+            p.run(
+                [&](const Share& w, const WorkerScratch& scratch) { sample_range(p, w.of(p.b.count), scratch, step); });
             if (d->failed <= (int64_t)b.count * (step + 1)) break;  // some row failed in this step or before
         }
     }
@@ -133,9 +132,8 @@ GPT_API void gpt_decoder_step(Decoder* d, const Batch* b, int wanted, const int3
 
 // Copies the physical blocks `from` (count) to the blocks `to` (count).
 GPT_API void gpt_decoder_copy_blocks(Decoder* d, int count, const int32_t* to, const int32_t* from) {
-    run_together(d->size.threads, [d, count, to, from](Team& team) {
-        team.run(count, [&](int i) { d->copy_block(to[i], from[i]); });
-    });
+    run_together(d->size.threads,
+                 [d, count, to, from](Team& team) { team.run(count, [&](int i) { d->copy_block(to[i], from[i]); }); });
 }
 
 // Returns the size of a physical block.

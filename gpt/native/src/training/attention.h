@@ -67,7 +67,7 @@ struct ForwardScratch {
 };
 
 // Keys, or queries: `count` from `first` on.
-struct Range {
+struct Span {
     int first, count;
 };
 
@@ -85,7 +85,7 @@ inline void scale_columns(float* out_t, simd::floats factor, int D) {
 
 // Turns the scores of more keys into weights, after dropout, relative to the largest scores so far. What earlier keys
 // left in out_t is scaled to these (Dao et al. 2022, algorithm 1). first_stream: of dropout, that of query 0.
-inline void weigh(const ForwardScratch& scratch, QueryBlock& block, const Range& keys, int D, uint32_t first_stream,
+inline void weigh(const ForwardScratch& scratch, QueryBlock& block, const Span& keys, int D, uint32_t first_stream,
                   const Dropout drop) {
     using namespace simd;
     const floats nothing = broadcast(-INFINITY);

@@ -31,7 +31,7 @@ struct BackwardScratch {
 
 // The weights after dropout, and the gradients of scores, of 16 keys from first_key on.
 inline void backward_weights(const BackwardScratch& scratch, element* weights, element* dscores, int first_key,
-                             const Range& queries, const Dropout drop) {
+                             const Span& queries, const Dropout drop) {
     using namespace simd;
     for (int c = 0; c < queries.count; c += LANES) {
         const int query = queries.first + c;
@@ -52,7 +52,7 @@ inline void backward_weights(const BackwardScratch& scratch, element* weights, e
 
 // Adds what BLOCK keys from j on and a part of the queries mean to the gradients of keys, values and queries. It is the
 // first part of these keys if it begins with them, and the first of these queries if the keys are the first.
-inline void backward_part(const BackwardScratch& scratch, int j, const Range& queries, const AttentionShape& s,
+inline void backward_part(const BackwardScratch& scratch, int j, const Span& queries, const AttentionShape& s,
                           const Dropout& drop) {
     const int D = s.head_dim, S = s.columns(), i = queries.first, columns = queries.count / 16;
     const element *q = scratch.packed_q + (size_t)i * D, *g = scratch.packed_g + (size_t)i * D;

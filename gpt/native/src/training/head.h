@@ -38,8 +38,7 @@ inline LossSums lose(element* dlogits, float* logits, int n, const TrainedModel&
         for (int v = 0; v < V; v++) of_softmax += b.teacher_weight * teacher[v];
     const float scale = b.scale / b.temperature;
     const auto subtract = [&](int64_t target, float weight) { logits[target] -= of_text * weight * scale; };
-    for (int v = 0; v < whole; v += LANES)
-        store(logits + v, exp(load(logits + v) - peak) * (of_softmax * scale / sum));
+    for (int v = 0; v < whole; v += LANES) store(logits + v, exp(load(logits + v) - peak) * (of_softmax * scale / sum));
     if (counts) subtract(targets[0], 1.0f);
     for (int d = 1; d <= b.later && d < left; d++)
         if (targets[d] >= 0) subtract(targets[d], b.later_weights[d - 1]);

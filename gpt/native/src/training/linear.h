@@ -10,6 +10,10 @@
 static const int STRIP = 32;  // rows that a task computes
 static const int CHUNK = 64;  // outputs that are computed at a time, so that they stay in the nearest cache
 
+// Columns of padding behind each row of packed weights. With a cache line more than the columns need, rows are an odd
+// number of lines long: otherwise the rows of one column would share a few sets of the cache, and evict each other.
+static const int GAP = 16;
+
 struct Linear {
     static const int MAX_PARTS = 3;
 
@@ -22,7 +26,9 @@ struct Linear {
     element *forward, *backward;
 
     int outputs() const { return parts * padded_outputs; }
-    size_t size() const { return (size_t)outputs() * inputs; }
+    size_t joined_size() const { return (size_t)outputs() * inputs; }
+    size_t forward_size() const { return (size_t)inputs * (outputs() + GAP); }
+    size_t backward_size() const { return (size_t)outputs() * (inputs + GAP); }
 
     // The place in `arrays`, as `weights` and `gradients` are, of output n of the joined layer; null in the padding.
     template <class T> T* row(T* const* arrays, int n) const {
@@ -42,23 +48,22 @@ inline void join_weights(const Linear& l, int first) {
     }
 }
 
-// Packs the joined weights for both matmuls. For float nothing is to be packed for the second.
+// Packs the joined weights for both matmuls.
 inline void pack_weights(Linear& l) {
-    pack_transposed(l.forward, l.joined, l.outputs(), l.inputs);
-    pack(l.backward, l.joined, l.outputs(), l.inputs);
+    pack_transposed(l.forward, l.outputs() + GAP, l.joined, l.outputs(), l.inputs);
+    pack(l.backward, l.inputs + GAP, l.joined, l.outputs(), l.inputs);
 }
 
-// c (32, columns) = a (32, depth) b: columns from `first` on of a packed b that has `width` of them.
+// c (32, columns) = a (32, depth) b: columns from `first` on of packed weights b that have `width` of them.
 inline void matmul_strip(float* c, int ldc, const element* a, int lda, const element* b, int width, int depth,
                          int first, int columns) {
     for (int row = 0; row < STRIP; row += 16)
-        matmul(c + (size_t)row * ldc, ldc, a + (size_t)row * lda, lda, b + (size_t)PAIR * first, PAIR * width,
+        matmul(c + (size_t)row * ldc, ldc, a + (size_t)row * lda, lda, b + (size_t)PAIR * first, PAIR * (width + GAP),
                depth / 32, columns / 16);
 }
 
 // Calls use(first, columns, y) with `columns` outputs of a strip from `first` on, (32, CHUNK) float.
-template <class Use>
-inline void linear_strip(const Linear& l, const element* x, int stride, const Use& use) {
+template <class Use> inline void linear_strip(const Linear& l, const element* x, int stride, const Use& use) {
     alignas(64) float y[STRIP * CHUNK];
     for (int first = 0; first < l.outputs(); first += CHUNK) {
         const int columns = std::min(CHUNK, l.outputs() - first);
@@ -68,8 +73,7 @@ inline void linear_strip(const Linear& l, const element* x, int stride, const Us
 }
 
 // The same for dx, of dy.
-template <class Use>
-inline void linear_strip_backward(const Linear& l, const element* dy, int stride, const Use& use) {
+template <class Use> inline void linear_strip_backward(const Linear& l, const element* dy, int stride, const Use& use) {
     alignas(64) float dx[STRIP * CHUNK];
     for (int first = 0; first < l.inputs; first += CHUNK) {
         const int columns = std::min(CHUNK, l.inputs - first);

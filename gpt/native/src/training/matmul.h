@@ -18,6 +18,9 @@
 #endif
 
 // Without gaps between the rows of the result.
+inline const element* pack(element* out, const element* x, int rows, int cols) {
+    return PAIR == 1 ? x : pack(out, cols, x, rows, cols);
+}
 inline const element* pack_transposed(element* out, const element* x, int rows, int cols) {
     return pack_transposed(out, rows, x, rows, cols);
 }

@@ -125,8 +125,7 @@ inline void update_muon(const UpdatedTensor& t, NewtonSchulz n) {
         }
     // The iteration needs singular values of at most 1; the bound keeps a gradient of zeros from becoming NaN.
     const float scale = 1.0f / std::max((float)std::sqrt(squares), 1e-7f);
-    for (size_t at = 0; at < (size_t)n.M * n.K; at += simd::LANES)
-        simd::store(n.x + at, simd::load(n.x + at) * scale);
+    for (size_t at = 0; at < (size_t)n.M * n.K; at += simd::LANES) simd::store(n.x + at, simd::load(n.x + at) * scale);
     for (int i = 0; i < t.steps; i++) n.iterate();
     const float rate = t.rate * std::sqrt(std::max(1.0f, (float)t.rows / t.columns));
     for (int i = 0; i < t.rows; i++)

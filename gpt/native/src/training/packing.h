@@ -57,11 +57,12 @@ inline void interleave(word* out, const bf16* even, const bf16* odd) {
 }
 #endif
 
-// For a matmul by x: pairs come from adjacent rows. x: (rows, cols) -> (rows / 2, cols, 2).
-inline const bf16* pack(bf16* out, const bf16* x, int rows, int cols) {
+// For a matmul by x: pairs come from adjacent rows. x: (rows, cols) -> (rows / 2, cols, 2). From one row of the result
+// to the next there are `stride` pairs.
+inline const bf16* pack(bf16* out, int stride, const bf16* x, int rows, int cols) {
     for (int r = 0; r < rows; r += 2)
         for (int c = 0; c < cols; c += 16)
-            interleave((word*)(out + (size_t)r * cols + 2 * c), x + (size_t)r * cols + c,
+            interleave((word*)out + (size_t)(r / 2) * stride + c, x + (size_t)r * cols + c,
                        x + (size_t)(r + 1) * cols + c);
     return out;
 }

@@ -45,9 +45,9 @@ inline Linear plan_linear(Arena& arena, int part_outputs, int part_inputs, std::
     std::copy(weights.begin(), weights.end(), l.weights);
     std::copy(gradients.begin(), gradients.end(), l.gradients);
     l.padded_outputs = round_up(part_outputs, 32), l.inputs = round_up(part_inputs, 32);
-    l.joined = arena.alloc<element>(l.size());
-    l.forward = arena.alloc<element>(l.size());
-    l.backward = PAIR == 1 ? l.joined : arena.alloc<element>(l.size());
+    l.joined = arena.alloc<element>(l.joined_size());
+    l.forward = arena.alloc<element>(l.forward_size());
+    l.backward = arena.alloc<element>(l.backward_size());
     return l;
 }
 
@@ -89,10 +89,10 @@ struct Plan {
     Linear* head;
     BlockLinears* linears;
     BlockMemory* blocks;
-    Stream* last;  // the residual stream before the last norm
-    float* dx;     // (R, C), its gradient, which becomes that of the stream further up in the backward pass
-    element *dy, *dqkv;         // (R, C), (R, 3 C)
-    BlockFactors* factors;      // those of the block whose turn it is
+    Stream* last;           // the residual stream before the last norm
+    float* dx;              // (R, C), its gradient, which becomes that of the stream further up in the backward pass
+    element *dy, *dqkv;     // (R, C), (R, 3 C)
+    BlockFactors* factors;  // those of the block whose turn it is
     Factors* head_factors;
     float *dln_1, *dln_2, *dln_f;  // gradients of gains, (strips, C), by strips
     float *dq_norm, *dk_norm;      // (heads, D), by heads
@@ -103,17 +103,16 @@ struct Plan {
         : shape{b.batch, b.length, m.heads, m.width / m.heads}, positions(b.batch * b.length),
           strips(round_up(positions, STRIP) / STRIP), heads(b.batch * m.heads) {
         const int C = m.width, R = strips * STRIP;
-        head = make_array<Linear>(arena, 1, [&](int) {
-            return plan_linear(arena, m.vocab, C, {m.weights.lm_head}, {m.gradients.lm_head});
-        });
+        head = make_array<Linear>(
+            arena, 1, [&](int) { return plan_linear(arena, m.vocab, C, {m.weights.lm_head}, {m.gradients.lm_head}); });
         // A copy, since there is no array yet while the memory is measured.
         Arena nowhere(nullptr);
         const BlockLinears sizes = plan_linears(nowhere, m, 0);
         const Linear head_sizes = plan_linear(nowhere, m.vocab, C, {m.weights.lm_head}, {m.gradients.lm_head});
         up_outputs = sizes.up.outputs(), head_outputs = head_sizes.outputs();
         linears = make_array<BlockLinears>(arena, m.layers, [&](int i) { return plan_linears(arena, m, i); });
-        blocks = make_array<BlockMemory>(
-            arena, m.layers, [&](int) { return plan_block(arena, sizes, R, C, heads * b.length); });
+        blocks = make_array<BlockMemory>(arena, m.layers,
+                                         [&](int) { return plan_block(arena, sizes, R, C, heads * b.length); });
         last = make_array<Stream>(arena, 1, [&](int) { return Stream(arena, R, C); });
         dx = arena.alloc<float>((size_t)R * C);
         dy = arena.alloc<element>((size_t)R * C);
@@ -126,7 +125,7 @@ struct Plan {
         for (float** sums : {&dln_1, &dln_2, &dln_f}) *sums = arena.alloc<float>((size_t)strips * C);
         for (float** sums : {&dq_norm, &dk_norm}) *sums = arena.alloc<float>((size_t)heads * shape.head_dim);
         losses = arena.alloc<LossSums>(strips);
-        workers = make_array<WorkerScratch>(
-            arena, threads, [&](int) { return plan_worker(arena, sizes, head_sizes, shape); });
+        workers = make_array<WorkerScratch>(arena, threads,
+                                            [&](int) { return plan_worker(arena, sizes, head_sizes, shape); });
     }
 };

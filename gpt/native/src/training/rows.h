@@ -49,8 +49,7 @@ inline void add_dropped(float* out, const float* x, const float* y, int n, int f
                         const Dropout& drop) {
     using namespace simd;
     const uint32_t stream = drop.stream(n);
-    for (int c = 0; c < columns; c += LANES)
-        store(out + c, load(x + c) + drop.apply(stream, first + c, load(y + c)));
+    for (int c = 0; c < columns; c += LANES) store(out + c, load(x + c) + drop.apply(stream, first + c, load(y + c)));
 }
 
 // y = dropout(x), of row n: the gradient of dropout is dropout of the gradient, by the same seed.

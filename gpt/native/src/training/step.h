@@ -1,7 +1,7 @@
 // The loss of a batch and its gradients: gpt/model/gpt.py forward and backward. Everything but attention needs only one
-// row of the residual stream, so that a task computes all of that for a strip of rows, from one block's attention to the
-// next one's, while it is in the nearest caches. Attention is computed by heads. Gradients of weights, which need all
-// rows, are computed beside the attention of the block below.
+// row of the residual stream, so that a task computes all of that for a strip of rows, from one block's attention to
+// the next one's, while it is in the nearest caches. Attention is computed by heads. Gradients of weights, which need
+// all rows, are computed beside the attention of the block below.
 #pragma once
 #include "../ops/activations.h"
 #include "../team.h"
@@ -27,14 +27,13 @@ inline void activate_strip(element* hidden, element* up, int up_width, const flo
             continue;
         }
         with_activation(activation, [&](auto function) {
-            for (int c = 0; c < columns; c += LANES)
-                store(out + first + c, function.value(load(kept + first + c)));
+            for (int c = 0; c < columns; c += LANES) store(out + first + c, function.value(load(kept + first + c)));
         });
     }
 }
 
-// The backward pass of the same, of `columns` columns of c_proj's input: dx, their gradient; dup, that of `up`. Computes
-// the activation again.
+// The backward pass of the same, of `columns` columns of c_proj's input: dx, their gradient; dup, that of `up`.
+// Computes the activation again.
 inline void activate_strip_backward(element* dup, element* hidden, const element* up, int up_width, const float* dx,
                                     int first, int columns, const Linear& down, int activation) {
     using namespace simd;
@@ -65,9 +64,9 @@ inline void activate_strip_backward(element* dup, element* hidden, const element
 
 // Computes a batch with a team; each worker has a copy.
 struct GradientProgram {
-    const TrainedModel m;
-    const MicroBatch b;
-    const Plan p;
+    TrainedModel m;
+    MicroBatch b;
+    Plan p;
 
     Norm norm() const { return {m.is_layer_norm != 0, m.norm_eps}; }
     Dropout drop(int number) const { return Dropout(b.seeds[number], m.dropout); }
@@ -77,9 +76,9 @@ struct GradientProgram {
     AttentionArguments attention(int block) const {
         const BlockMemory& k = p.blocks[block];
         const BlockTensors& w = weights(block);
-        return {k.qkv,    k.y,       p.dy,     p.dqkv,     w.q_norm,          w.k_norm,
-                m.cosine, m.sine,    k.log_sums, p.dq_norm, p.dk_norm,        m.norm_eps,
-                m.weights_dropout, b.seeds[1 + 3 * block], p.shape};
+        return {k.qkv,  k.y,        p.dy,      p.dqkv,    w.q_norm,   w.k_norm,          m.cosine,
+                m.sine, k.log_sums, p.dq_norm, p.dk_norm, m.norm_eps, m.weights_dropout, b.seeds[1 + 3 * block],
+                p.shape};
     }
 
     // x = drop(wte(idx) + wpe), of GPT.forward
@@ -350,8 +349,7 @@ struct GradientProgram {
         if (block + 1 < m.layers && gradient(p.linears[block + 1].qkv, p.factors->qkv)) return true;
         if (block < 0) return false;
         const BlockLinears& l = p.linears[block];
-        return gradient(l.up, p.factors->up) || gradient(l.down, p.factors->down) ||
-               gradient(l.proj, p.factors->proj);
+        return gradient(l.up, p.factors->up) || gradient(l.down, p.factors->down) || gradient(l.proj, p.factors->proj);
     }
     int weight_gradient_tasks(int block) const {
         const int C = m.width, above = block + 1 < m.layers ? 3 * C : p.head_outputs;
