@@ -19,6 +19,7 @@ extern "C" __declspec(dllimport) int __stdcall GetModuleHandleExA(unsigned long 
 #else
 #include <dlfcn.h>
 #include <pthread.h>
+#include <sched.h>
 #endif
 
 // Tells the processor that this is a spin loop.
@@ -43,6 +44,29 @@ inline void stay_loaded() {
 #endif
 }
 
+// The core of the calling thread, or -1 where the system does not tell.
+inline int this_core() {
+#ifdef __linux__
+    return sched_getcpu();
+#else
+    return -1;
+#endif
+}
+
+// Moves the calling thread to another core if it is on this one. Where there are two cores, Linux wakes a thread on
+// that of the thread that wakes it, and leaves both there for some milliseconds, although the other core is idle.
+inline void leave_core([[maybe_unused]] int core) {
+#ifdef __linux__
+    if (core != sched_getcpu()) return;
+    cpu_set_t allowed, others;
+    if (sched_getaffinity(0, sizeof allowed, &allowed)) return;
+    others = allowed;
+    CPU_CLR(core, &others);
+    // Fails where there is no other core. The thread stays where it is when all cores are allowed again.
+    if (!sched_setaffinity(0, sizeof others, &others)) sched_setaffinity(0, sizeof allowed, &allowed);
+#endif
+}
+
 inline void after_fork(void (*run)()) {
 #ifndef _WIN32  // which cannot fork
     pthread_atfork(nullptr, nullptr, run);
@@ -60,11 +84,12 @@ class WaitingRoom {
   public:
     std::chrono::nanoseconds spin{20000};  // until it is measured
 
-    template <class Condition> void wait_until(Condition is_true) {
+    // Returns whether the thread has slept.
+    template <class Condition> bool wait_until(Condition is_true) {
         const auto start = std::chrono::steady_clock::now();
         do
             for (int i = 0; i < 64; i++) {  // since reading the clock takes as long as a few pauses
-                if (is_true()) return;
+                if (is_true()) return false;
                 pause_spinning();
             }
         while (std::chrono::steady_clock::now() - start < spin);
@@ -72,6 +97,7 @@ class WaitingRoom {
         sleepers++;
         changed.wait(lock, is_true);
         sleepers--;
+        return true;
     }
 
     // To be called after the change. A thread counts itself among the sleepers before it looks a last time, and all of
@@ -109,17 +135,20 @@ struct Board {
 class Team {
     Board* board;  // null: this worker is alone
     uint64_t phase;
+    int caller_core;  // -1: this is the caller
 
     // Waits while the phase has tasks that other workers have taken; returns the word that followed.
     uint64_t next_word() const {
-        board->room.wait_until([this] { return board->word >> Board::TASK_BITS != phase; });
+        if (board->room.wait_until([this] { return board->word >> Board::TASK_BITS != phase; }))
+            leave_core(caller_core);
         return board->word;
     }
 
   public:
     const int worker;
 
-    Team(Board* board, uint64_t first_phase, int worker) : board(board), phase(first_phase), worker(worker) {}
+    Team(Board* board, uint64_t first_phase, int worker, int caller_core = -1)
+        : board(board), phase(first_phase), caller_core(caller_core), worker(worker) {}
 
     // Calls body(task) once for each task, on some worker, and returns when all are done. Code between two calls of
     // `run` is executed by every worker, at any time, and so must write nothing that others read.
@@ -169,6 +198,7 @@ class Pool {
         size_t bytes;
         int threads;
         uint64_t first_phase;
+        int core;  // of the caller
     } job = {};
 
     // What a thread does for ever. It works on a copy of the program, since the caller may return before a late worker
@@ -185,7 +215,8 @@ class Pool {
             memcpy(program, current.program, current.bytes);
             inside++;
             lock.unlock();
-            Team team(&board, current.first_phase, index);
+            leave_core(current.core);
+            Team team(&board, current.first_phase, index, current.core);
             current.run(program, team);
             inside--;
         }
@@ -249,7 +280,7 @@ class Pool {
         {
             std::lock_guard<std::mutex> lock(mutex);
             const auto run = [](const void* program, Team& team) { (*(const Program*)program)(team); };
-            job = {run, &program, sizeof program, threads, first_phase};
+            job = {run, &program, sizeof program, threads, first_phase, this_core()};
             jobs++;
         }
         board.room.wake();
