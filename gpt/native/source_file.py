@@ -289,6 +289,10 @@ def _undecorated(found: Any) -> Any:
         return found.fget
     if isinstance(found, staticmethod | classmethod):
         return found.__func__
+    # torch wraps the method `step` of an optimizer's class when the first optimizer is made, and
+    # marks it by this attribute.
+    if getattr(found, "hooked", False):
+        found = found.__wrapped__
     return getattr(found, "__wrapped__", found)
 
 
