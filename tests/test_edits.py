@@ -288,7 +288,7 @@ def test_no_command_ignores_an_edit_in_silence(
 @needs_compiler
 @pytest.mark.compiler
 def test_without_an_edit_everything_is_native(unedited: dict[str, Any]) -> None:
-    assert "training blocks by native kernels" in unedited["default"]["err"]
+    assert "training by native kernels" in unedited["default"]["err"]
     assert unedited["sample native"]["out"] == unedited["sample eager"]["out"]
     assert unedited["served"]["lines"] == []
     assert unedited["export"]["code"] == 0

@@ -98,6 +98,11 @@ def has_hooks(module: nn.Module) -> bool:
     )
 
 
+def has_gradient_hooks(parameter: Tensor) -> bool:
+    """Return whether a parameter has hooks, which torch calls with its gradient."""
+    return bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)
+
+
 def _change(name: str, module: nn.Module, expected: nn.Module, trains: bool) -> str | None:
     """Return how a module differs from the one that the configuration builds, or None.
 
@@ -175,7 +180,7 @@ def _configured(config: ModelConfig) -> GPT:
 
 
 class ModelWatch:
-    """Notices changes of a model between two steps: hooks, modes, and replaced modules.
+    """Notices changes of a model between two steps: hooks, modes, replaced modules and tensors.
 
     A callback of a training may make them. The check is made before each step, so it looks only at
     what changes what a module computes, and at nothing that takes long to compare.
@@ -187,6 +192,7 @@ class ModelWatch:
     def __init__(self, model: GPT) -> None:
         self._model = model
         self._modules = list(model.modules())
+        self._parameters = list(model.parameters())
         self._state = self._describe()
 
     def change(self) -> str | None:
@@ -194,6 +200,9 @@ class ModelWatch:
         for module in self._modules:
             if has_hooks(module):
                 return f"{type(module).__name__} has a hook"
+        for parameter in self._parameters:
+            if has_gradient_hooks(parameter):
+                return "a parameter has a hook"
         if len({module.training for module in self._modules}) > 1:
             return "some modules are in training mode, and others are not"
         if self._describe() != self._state:
@@ -203,13 +212,15 @@ class ModelWatch:
     def _describe(self) -> list[tuple[Any, ...]]:
         """Return each module with all that a user may change in what it computes.
 
-        Weights are left out: they are read anew in each step.
+        The values of weights are left out: they are read anew in each step.
         """
         described: list[tuple[Any, ...]] = []
         for module in self._modules:
             attributes = vars(module)
             values = [attributes.get(name) for name in self.ATTRIBUTES]
             children = tuple(map(id, module._modules.values()))
-            parameters = tuple(map(type, module._parameters.values()))
-            described.append((type(module), children, parameters, *values))
+            tensors = (*module._parameters.values(), *module._buffers.values())
+            tensor_ids = tuple(map(id, tensors))
+            dtypes = tuple(getattr(tensor, "dtype", None) for tensor in tensors)
+            described.append((type(module), children, tensor_ids, dtypes, *values))
         return described

@@ -1,5 +1,6 @@
 """A training step by the compiled library: one call for the gradients, and one for the update."""
 
+import math
 from typing import Any
 
 import torch
@@ -71,7 +72,7 @@ class NativeStepper(Stepper):
             cross_entropy += losses.cross_entropy
             z_sum += losses.z_loss
         self._share_gradients()
-        num_tokens = float(inputs.num_tokens)
+        num_tokens = _number_to_divide_by(inputs)
         world = self.parallelism.world
         loss = world.all_reduce_mean(torch.tensor(cross_entropy / num_tokens, dtype=torch.float32))
         terms: Terms = {}
@@ -86,7 +87,7 @@ class NativeStepper(Stepper):
             scale = float(inputs.mtp_scale)
             later_weights = tuple(scale * weight for weight in objective.mtp_weights)
         return LossWeights(
-            scale=1 / float(inputs.num_tokens),
+            scale=1 / _number_to_divide_by(inputs),
             temperature=objective.logit_temperature,
             later_weights=later_weights,
             teacher_weight=objective.teacher_weight,
@@ -149,6 +150,14 @@ class NativeStepper(Stepper):
                     if parameter.grad is not None:
                         parameters.append(_with_state(optimizer, parameter, group))
         return parameters
+
+
+def _number_to_divide_by(inputs: StepInputs) -> float:
+    """Return the number of targets of a step, or NaN where there are none.
+
+    A mean over no targets is NaN by PyTorch too, whereas Python would raise ZeroDivisionError.
+    """
+    return float(inputs.num_tokens) or math.nan
 
 
 def _is_covered(optimizer: Optimizer) -> bool:

@@ -41,7 +41,7 @@ from gpt.native import fingerprint
 from gpt.native.coverage import changed_module
 from gpt.native.decoding.weights import unsupported_reason
 from gpt.native.fingerprint import DECODING, SAMPLING, TRAINING, changed_code
-from gpt.native.training.block import NativeBlock, use_native_blocks
+from gpt.native.training.native_model import load_native_model
 from gpt.system.device import Compute
 from gpt.system.environment import read_settings
 from gpt.system.errors import DeviceError
@@ -430,7 +430,7 @@ def with_forward(module: Any) -> None:
     module.forward = twice(module.forward)
 
 
-IN_BLOCKS: dict[str, Callable[[Any], object]] = {
+IN_MODEL: dict[str, Callable[[Any], object]] = {
     "modules of class Scaled": lambda model: model.h.__setitem__(1, Scaled(model.config)),
     "modules of class ParametrizedLinear": lambda model: parametrizations.weight_norm(
         model.h[0].attn.c_q
@@ -455,72 +455,28 @@ IN_BLOCKS: dict[str, Callable[[Any], object]] = {
     ".*mlp.c_fc.weight, a Marked": lambda model: setattr(
         model.h[1].mlp.c_fc, "weight", marked(model.h[1].mlp.c_fc)
     ),
+    "modules of class Mine": lambda model: setattr(model, "__class__", Mine),
+    "lm_head.forward, which was": lambda model: with_forward(model.lm_head),
 }
 IN_DROPOUT = {
     "h.0.mlp.dropout.p, which was": lambda model: setattr(model.h[0].mlp.dropout, "p", 0.5)
 }
-AROUND_BLOCKS: dict[str, Callable[[Any], object]] = {
-    "modules of class Mine": lambda model: setattr(model, "__class__", Mine),
-    "lm_head.forward, which was": lambda model: with_forward(model.lm_head),
-}
 
 
-@pytest.mark.parametrize("said", [*IN_BLOCKS, *IN_DROPOUT, *AROUND_BLOCKS])
+@pytest.mark.parametrize("said", [*IN_MODEL, *IN_DROPOUT])
 def test_change_in_a_model_is_named_where_it_matters(said: str) -> None:
+    """Decoding has no dropout."""
     model = build(dropout=0.1)
     assert unsupported_reason(model) is None
     assert changed_module(model, trains=True) is None
-    (IN_BLOCKS | IN_DROPOUT | AROUND_BLOCKS)[said](model)
+    (IN_MODEL | IN_DROPOUT)[said](model)
     reason = unsupported_reason(model)
     if said in IN_DROPOUT:
         assert reason is None
     else:
         assert re.match(f"the native backend does not cover {said}", str(reason))
-    if said in AROUND_BLOCKS:
-        assert changed_module(model, trains=True) is None
-    else:
-        with pytest.raises(DeviceError, match=f"^the native kernels do not cover {said}"):
-            use_native_blocks(model, FLOAT32, read_settings())
-        assert not any(isinstance(block, NativeBlock) for block in model.h)
-
-
-@needs_compiler
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda block: setattr(block.mlp, "activation", torch.sin),
-        lambda block: setattr(block.attn, "core", Negated(0.0)),
-        lambda block: block.attn.register_forward_hook(lambda module, args, y: 2 * y),
-        lambda block: setattr(block.ln_1, "eps", 1.0),
-        lambda block: setattr(block.attn.c_q, "bias", nn.Parameter(torch.ones(64))),
-        lambda block: setattr(block.attn.c_v, "__class__", Halved),
-    ],
-    ids=["activation", "core", "hook", "eps", "bias", "class"],
-)
-def test_change_after_kernels_were_chosen_is_computed(change: Callable[[Any], object]) -> None:
-    model = build()
-    idx = torch.randint(23, (2, 9))
-    for parameter in model.parameters():
-        nn.init.normal_(parameter, std=0.3)
-    use_native_blocks(model, FLOAT32, read_settings())
-    before = model(idx)
-    change(model.h[0])
-    with torch.no_grad():
-        plain = model(idx)  # by PyTorch's operators, as every evaluation in float32
-    assert not torch.allclose(before, plain, atol=1e-2)
-    torch.testing.assert_close(model(idx), plain, rtol=1e-4, atol=1e-4)
-
-
-@needs_compiler
-def test_blocks_inside_a_mode_are_by_pytorch() -> None:
-    model = build(dropout=0.1)
-    idx = torch.randint(23, (2, 9))
-    with Watching() as plain:
-        model(idx)
-    use_native_blocks(model, FLOAT32, read_settings())
-    with Watching() as native:
-        model(idx)
-    assert native.seen == plain.seen
+    with pytest.raises(DeviceError, match=f"^the native kernels do not cover {said}"):
+        load_native_model(model, FLOAT32, read_settings())
 
 
 @pytest.mark.usefixtures("no_plugins")
@@ -531,7 +487,7 @@ def test_plugin_replacing_a_shipped_activation_runs_in_pytorch(
     said = "do(es)? not cover model.mlp=gelu, which is both an activation and an MLP$"
     assert re.search(said, str(unsupported_reason(build())))
     with pytest.raises(DeviceError, match=said):
-        use_native_blocks(build(), FLOAT32, read_settings())
+        load_native_model(build(), FLOAT32, read_settings())
 
 
 @needs_compiler
@@ -545,7 +501,7 @@ def test_edited_model_trains_and_decodes_by_pytorch(monkeypatch: pytest.MonkeyPa
         "no native backend, which is several times faster: Block of gpt/model/gpt.py was replaced"
     ]
     with pytest.raises(DeviceError, match=r"^Block of gpt/model/gpt\.py was replaced$"):
-        use_native_blocks(build(), FLOAT32, read_settings())
+        load_native_model(build(), FLOAT32, read_settings())
 
 
 def same(logits: Tensor, *_: Any) -> Tensor:

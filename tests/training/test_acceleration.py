@@ -27,7 +27,7 @@ def test_run_by_native_kernels_says_so_and_resumes_without_them(tmp_path: Path) 
     trainer = start(tmp_path, *NATIVE, "run.kernels=auto", report=lines.append)
     best = PROCESSORS_HERE[0]
     dtype = str(best.matmul_dtype).removeprefix("torch.")
-    assert f"training blocks by native kernels ({best.name}, {dtype})" in lines
+    assert f"training by native kernels ({best.name}, {dtype})" in lines
     assert not any("compil" in line for line in lines[:-1])
     assert lines[-1].endswith(dtype)
     first = trainer.run()
