@@ -1,5 +1,5 @@
 // Activations of a feed-forward network, and their derivatives. GELU_TANH and GATED_SILU are not among them: see
-// ../decoding/layers.h and ../training/feed_forward.h.
+// ../decoding/layers.h and ../training/step.h.
 #pragma once
 #include "../kinds.h"
 #include "../simd.h"

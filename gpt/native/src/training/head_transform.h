@@ -2,7 +2,7 @@
 #pragma once
 #include "matmul_element.h"
 
-static const int MAX_HEAD_DIM = 256;  // gpt/native/training/block.py leaves larger heads to torch
+static const int MAX_HEAD_DIM = 256;  // gpt/native/training/native_model.py leaves larger heads to torch
 
 // Queries, keys and values are side by side in one tensor (B, T, 3 * H * D), results in one of (B, T, H * D).
 struct AttentionShape {
