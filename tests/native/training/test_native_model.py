@@ -57,8 +57,11 @@ HEADS = [
     *({"n_head": 1, "n_embd": 96}, {"n_head": 2, "n_embd": 192}, {"n_head": 1, "n_embd": 256}),
 ]
 """Heads of 32, 64, 96 and 256 numbers, one or several."""
-BATCHES = [(1, 1), (3, 1), (1, 31), (3, 32), (1, 33), (3, 33), (1, 129), (3, 129)]
-"""Sequences and their length: less than a strip of 32 rows, one, more, and parts of strips."""
+BATCHES = [(1, 1), (3, 1), (1, 31), (3, 32), (1, 33), (3, 33), (1, 129), (5, 129)]
+"""Sequences and their length: less than a strip of 32 rows, one, more, and parts of strips.
+
+The last batch has more than the 16 strips whose products are added before they are stored.
+"""
 SIZES: list[dict[str, Any]] = [
     *({"vocab_size": size} for size in (1, 2, 65, 300)),
     # Hidden widths that are no multiples of 32.
