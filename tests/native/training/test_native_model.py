@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from native_support import PROCESSORS_HERE, error, needs_compiler
+from native_support import EMULATED, PROCESSORS_HERE, error, needs_compiler
 from torch import Tensor, nn
 
 from gpt.data.batches import StepBatch
@@ -409,7 +409,7 @@ def test_logits_however_large_have_a_loss(kernels: Kernels) -> None:
 
 
 def test_model_stays_as_it_is_and_weights_are_read_anew() -> None:
-    kernels = load_kernels(torch.float32, read_settings(), processor=PROCESSORS_HERE[-2])
+    kernels = load_kernels(torch.float32, read_settings(), processor=EMULATED[1])
     model = build_model()
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     modules = [type(module) for module in model.modules()]
@@ -429,7 +429,7 @@ def test_model_stays_as_it_is_and_weights_are_read_anew() -> None:
 
 
 def test_wrong_ids_are_refused() -> None:
-    kernels = load_kernels(torch.float32, read_settings(), processor=PROCESSORS_HERE[-2])
+    kernels = load_kernels(torch.float32, read_settings(), processor=EMULATED[1])
     native = NativeModel(build_model(), kernels)
     idx = torch.randint(23, (2, 9))
     with pytest.raises(InputError, match="vocabulary"):
