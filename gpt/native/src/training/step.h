@@ -64,6 +64,7 @@ inline void activate_strip_backward(element* dup, element* hidden, const element
 
 // Computes a batch with a team; each worker has a copy.
 struct GradientProgram {
+    // Not const, by which clang would not take the structure as trivially copyable.
     TrainedModel m;
     MicroBatch b;
     Plan p;
