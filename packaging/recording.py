@@ -22,14 +22,15 @@ from gpt.model.quantized import quantize
 from gpt.native.decoding.c_structs import sample_in_c, sampling_in_c
 from gpt.native.decoding.decoder import Decoder, TokenBatch, load_decoder
 from gpt.native.decoding.weights import lay_out_weights
-from gpt.native.training.bindings import load_kernels
+from gpt.native.training.bindings import CLossSums, load_kernels
 from gpt.native.training.native_model import NativeModel
 from gpt.native.training.native_update import Updated, update_natively
 from gpt.system.environment import Settings
 from gpt.system.processor import Processor
 
-WORDS, INTEGERS, BFLOAT16, FLOAT32 = range(4)
-KINDS = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16}
+WORDS, INTEGERS, BFLOAT16, FLOAT32, FLOAT64, SCRATCH = range(6)
+"""Kinds of memory; `SCRATCH` is what a call only uses while it lasts, and is not recorded."""
+KINDS = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16, torch.float64: FLOAT64}
 ARGUMENTS = 9
 NO_RESULT = -1
 THREADS = 2
@@ -53,6 +54,7 @@ class Recorder:
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library, self.names, self._calls = library, set[str](), list[bytes]()
+        self.scratch: dict[str, Tensor] = {}
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         return partial(self._call, name)
@@ -63,26 +65,34 @@ class Recorder:
     def _call(self, name: str, *arguments: Any) -> Any:
         values = [_number(argument) for argument in arguments]
         regions = _reachable(values)
+        for memory in self.scratch.values():
+            if memory.data_ptr() in regions:
+                regions[memory.data_ptr()] = (memory.nbytes, SCRATCH)
         before = {
-            address: ctypes.string_at(address, size) for address, (size, _) in regions.items()
+            address: _content(address, size, kind) for address, (size, kind) in regions.items()
         }
         result = getattr(self._library, name)(*arguments)
-        number = NO_RESULT if result is None else result
+        # What a processor computes in floating point depends on its vectors.
+        number = result if isinstance(result, int) else NO_RESULT
         padded = values + [0] * (ARGUMENTS - len(values))
         self._calls.append(
             name.encode().ljust(32, b"\0")
             + struct.pack(f"<{ARGUMENTS + 2}q", *padded, number, len(regions))
         )
         for address, (size, kind) in regions.items():
-            after = ctypes.string_at(address, size)
+            after = _content(address, size, kind)
             self._calls[-1] += struct.pack("<3q", address, kind, size) + before[address] + after
         self.names.add(name)
         return result
 
 
+def _content(address: int, size: int, kind: int) -> bytes:
+    return b"" if kind == SCRATCH else ctypes.string_at(address, size)
+
+
 def _number(argument: Any) -> int:
     """Return an argument as C receives it: a number, or an address."""
-    if isinstance(argument, ctypes.c_void_p):
+    if isinstance(argument, ctypes.c_void_p | ctypes.c_int64):
         argument = argument.value
     if argument is None:  # a null pointer
         return 0
@@ -116,6 +126,8 @@ def _live_regions() -> dict[int, tuple[int, int]]:
                 region = thing.data_ptr(), (thing.nbytes, KINDS.get(thing.dtype, INTEGERS))
             except RuntimeError:  # one of those that have no memory
                 continue
+        elif issubclass(type(thing), CLossSums):
+            region = ctypes.addressof(thing), (ctypes.sizeof(thing), FLOAT64)
         elif issubclass(type(thing), ctypes.Array | ctypes.Structure):
             region = ctypes.addressof(thing), (ctypes.sizeof(thing), WORDS)
         else:
@@ -136,15 +148,22 @@ def record_training(path: Path, processor: Processor, settings: Settings) -> Non
     """Record a step of each of `VARIANTS` in the type of a processor's matmuls."""
     kernels: Any = load_kernels(processor.matmul_dtype, settings, processor=processor)
     kernels._library = recorder = Recorder(kernels._library)
+    recorder.scratch = kernels._memory
     torch.manual_seed(1)
     with _threads():
         for variant in VARIANTS:
             model = GPT(ModelConfig.model_validate({**SHAPE, **variant}))
             native = NativeModel(model, kernels)
+            # Each gradient gets memory of its own: a recording has no memory inside of other memory.
+            native.gradients = {
+                name: gradient.clone() for name, gradient in native.gradients.items()
+            }
             idx = torch.randint(65, (2, 41))
             native.logits(idx[:, :-1])
             native.compute_gradients(idx[:, :-1], idx[:, 1:])
-            kernels.scale(native.flat_gradients, 1 / kernels.norm(native.flat_gradients))
+            numbers = torch.randn(40000)
+            kernels.norm(numbers)
+            kernels.scale(numbers, 0.3)
             adamw = {"lr": 0.01, "betas": (0.9, 0.99), "eps": 1e-8, "weight_decay": 0.1}
             muon = {"lr": 0.01, "momentum": 0.9, "steps": 5, "weight_decay": 0.1}
             updated = []

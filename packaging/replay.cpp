@@ -18,10 +18,10 @@ static void* open_library(const char* path) { return dlopen(path, RTLD_NOW); }
 static void* find(void* library, const char* name) { return dlsym(library, name); }
 #endif
 
-// What is in memory, as recording.py numbers it: WORDS may contain pointers.
-enum Kind : int64_t { WORDS, INTEGERS, BFLOAT16, FLOAT32 };
-static const double TOLERANCES[] = {0, 0, 0.02,
-                                    1e-4};  // of the norm of a difference, relative to that of what is right
+// What is in memory, as recording.py numbers it: WORDS may contain pointers, and SCRATCH is not recorded.
+enum Kind : int64_t { WORDS, INTEGERS, BFLOAT16, FLOAT32, FLOAT64, SCRATCH };
+// Of the norm of a difference, relative to that of what is right.
+static const double TOLERANCES[] = {0, 0, 0.02, 1e-4, 1e-4, 0};
 static const int64_t NO_RESULT = -1, SMALLEST_ADDRESS = (int64_t)1 << 32;
 static const int ARGUMENTS = 9;
 using Function = int64_t (*)(int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t);
@@ -68,6 +68,11 @@ static void relocate(std::vector<char>& words) {
 }
 
 static double value_at(const char* bytes, int64_t kind) {
+    if (kind == FLOAT64) {
+        double value;
+        memcpy(&value, bytes, 8);
+        return value;
+    }
     uint32_t bits = 0;
     memcpy((char*)&bits + (kind == BFLOAT16 ? 2 : 0), bytes, kind == BFLOAT16 ? 2 : 4);
     float value;
@@ -77,10 +82,10 @@ static double value_at(const char* bytes, int64_t kind) {
 
 // Returns the norm of the difference, relative to that of what is right.
 static double distance(const char* found, const Region& r) {
-    if (!memcmp(found, r.after.data(), r.after.size())) return 0;
+    if (r.kind == SCRATCH || !memcmp(found, r.after.data(), r.after.size())) return 0;
     if (r.kind == WORDS || r.kind == INTEGERS) return INFINITY;
     double difference = 0, right = 0;
-    const size_t size = r.kind == BFLOAT16 ? 2 : 4;
+    const size_t size = r.kind == BFLOAT16 ? 2 : r.kind == FLOAT64 ? 8 : 4;
     for (size_t i = 0; i < r.after.size(); i += size) {
         const bool is_right = !memcmp(found + i, &r.after[i], size);
         if (is_right && !memcmp(found + i, &r.before[i], size)) continue;  // perhaps never written
@@ -111,7 +116,7 @@ int main(int count, char** arguments) {
         for (Region& r : regions) {
             r.address = recording.number(), r.kind = recording.number();
             const int64_t size = recording.number();
-            r.before = recording.read(size), r.after = recording.read(size);
+            if (r.kind != SCRATCH) r.before = recording.read(size), r.after = recording.read(size);
             addresses[r.address] = ((int64_t)malloc(size + 64) + 63) / 64 * 64;  // old ones may be in use: never freed
         }
         for (Region& r : regions) {

@@ -80,6 +80,8 @@ class Kernels:
         self._library = library
         for name in ("gpt_gradients_bytes", "gpt_update_bytes"):
             getattr(library, name).restype = c_int64
+        for name in ("gpt_gradients", "gpt_scale", "gpt_update"):
+            getattr(library, name).restype = None
         library.gpt_norm.restype = c_double
         self.processor = processor
         self.dtype = processor.matmul_dtype
@@ -116,7 +118,9 @@ class Kernels:
         """Multiply float32 numbers (N,) in place."""
         count = c_int64(numbers.numel())
         threads = torch.get_num_threads()
-        self._library.gpt_scale(floats(numbers), count, threads, c_float(factor))
+        # C reads the factor by its address.
+        factor_in_c = (c_float * 1)(factor)
+        self._library.gpt_scale(floats(numbers), count, threads, factor_in_c)
 
     def update(self, tensors: ctypes.Array[CUpdatedTensor]) -> None:
         """Update parameters, each by its optimizer."""

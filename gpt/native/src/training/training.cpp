@@ -39,8 +39,9 @@ GPT_API double gpt_norm(const float* numbers, int64_t count, int threads, double
 }
 GPT_API int gpt_pieces(int64_t count) { return pieces_of(count); }
 
-GPT_API void gpt_scale(float* numbers, int64_t count, int threads, float factor) {
-    run_together(threads, ScaleProgram{numbers, count, factor});
+// Multiplies numbers by a factor, whose address is given: packaging/replay.cpp passes numbers and addresses only.
+GPT_API void gpt_scale(float* numbers, int64_t count, int threads, const float* factor) {
+    run_together(threads, ScaleProgram{numbers, count, *factor});
 }
 
 // Returns the bytes of memory that an update takes.
