@@ -22,6 +22,14 @@ extern "C" __declspec(dllimport) int __stdcall GetModuleHandleExA(unsigned long 
 #include <sched.h>
 #endif
 
+// Inlines all that a function calls, so that the library has no copies of std's templates: those would be visible, and
+// another library could call them, on a processor that lacks their instructions.
+#ifdef __clang__  // which inlines them anyway
+#define INLINES_ALL
+#else
+#define INLINES_ALL __attribute__((flatten))
+#endif
+
 // Tells the processor that this is a spin loop.
 inline void pause_spinning() {
 #if defined(__x86_64__)
@@ -85,7 +93,7 @@ class WaitingRoom {
     std::chrono::nanoseconds spin{20000};  // until it is measured
 
     // Returns whether the thread has slept.
-    template <class Condition> bool wait_until(Condition is_true) {
+    template <class Condition> INLINES_ALL bool wait_until(Condition is_true) {
         const auto start = std::chrono::steady_clock::now();
         do
             for (int i = 0; i < 64; i++) {  // since reading the clock takes as long as a few pauses
@@ -203,7 +211,7 @@ class Pool {
 
     // What a thread does for ever. It works on a copy of the program, since the caller may return before a late worker
     // has seen that nothing is left to do.
-    void serve(int index) {
+    INLINES_ALL void serve(int index) {
         alignas(64) char program[MAX_PROGRAM];
         uint32_t seen = 0;
         while (true) {
@@ -224,7 +232,7 @@ class Pool {
 
     // Measures how long it takes to wake a thread: the least of some tries, since other processes may take the cores
     // meanwhile.
-    void measure_wake_up() {
+    INLINES_ALL void measure_wake_up() {
         using Clock = std::chrono::steady_clock;
         std::atomic<int> asked{0}, answered{0};
         const int tries = 5;
@@ -262,7 +270,7 @@ class Pool {
 
     // Runs a program on at most `threads` workers, fewer if the system denies threads; returns whether it did: not if
     // another call is running.
-    template <class Program> bool try_run(int threads, const Program& program) {
+    template <class Program> INLINES_ALL bool try_run(int threads, const Program& program) {
         static_assert(std::is_trivially_copyable<Program>::value, "late workers have a copy of the program");
         static_assert(sizeof(Program) <= MAX_PROGRAM, "late workers have a copy of the program");
         if (busy.exchange(true)) return false;
