@@ -154,7 +154,7 @@ def record_training(path: Path, processor: Processor, settings: Settings) -> Non
         for variant in VARIANTS:
             model = GPT(ModelConfig.model_validate({**SHAPE, **variant}))
             native = NativeModel(model, kernels)
-            # Each gradient gets memory of its own: a recording has no memory inside of other memory.
+            # Each gradient gets memory of its own: regions of a recording do not overlap.
             native.gradients = {
                 name: gradient.clone() for name, gradient in native.gradients.items()
             }

@@ -212,7 +212,10 @@ def clear_one(model: GPT) -> None:
 def replace_all(model: GPT) -> None:
     for parameter in model.parameters():
         assert parameter.grad is not None
-        parameter.grad = 0.3 * parameter.grad
+        halved = 0.5 * parameter.grad
+        if halved.dim() == 2:  # with strides that C does not read
+            halved = halved.T.contiguous().T
+        parameter.grad = halved
 
 
 def remove_one(model: GPT) -> None:
