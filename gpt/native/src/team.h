@@ -261,6 +261,17 @@ class Pool {
         board.room.spin = std::max(least, std::chrono::nanoseconds(2000));
     }
 
+    // Starts threads until there are so many workers; returns how many can be used, fewer if the system denies threads.
+    INLINES_ALL int grow(int threads) {
+        try {
+            if (size == 1) measure_wake_up();
+            for (; size < threads; size++) std::thread(&Pool::serve, this, size).detach();
+        } catch (const std::system_error&) {
+            return size;
+        }
+        return threads;
+    }
+
   public:
     Pool() { stay_loaded(); }
 
@@ -270,16 +281,11 @@ class Pool {
 
     // Runs a program on at most `threads` workers, fewer if the system denies threads; returns whether it did: not if
     // another call is running.
-    template <class Program> INLINES_ALL bool try_run(int threads, const Program& program) {
+    template <class Program> bool try_run(int threads, const Program& program) {
         static_assert(std::is_trivially_copyable<Program>::value, "late workers have a copy of the program");
         static_assert(sizeof(Program) <= MAX_PROGRAM, "late workers have a copy of the program");
         if (busy.exchange(true)) return false;
-        try {
-            if (size == 1) measure_wake_up();
-            for (; size < threads; size++) std::thread(&Pool::serve, this, size).detach();
-        } catch (const std::system_error&) {
-            threads = size;
-        }
+        threads = grow(threads);
         // The number of the call begins anew when it has filled its bits.
         const uint64_t call = (uint64_t)jobs + 1, bits = 64 - Board::TASK_BITS;
         const uint64_t first_phase = call << Board::PHASE_BITS & (((uint64_t)1 << bits) - 1);

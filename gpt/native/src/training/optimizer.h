@@ -107,7 +107,7 @@ inline element to_element(float x) {
 #endif
 }
 
-inline void update_muon(const UpdatedTensor& t, NewtonSchulz n) {
+inline void update_muon(const UpdatedTensor& t, NewtonSchulz& n) {
     // Of the Gram matrices of x and its transpose, the smaller one costs less.
     const bool is_tall = t.rows > t.columns;
     const size_t row_step = is_tall ? 1 : n.K, column_step = is_tall ? n.K : 1;
