@@ -72,12 +72,12 @@ def test_missing_matplotlib_is_said_in_one_line(
 
 def test_colors_are_those_of_the_pages() -> None:
     source = (SOURCES / "colors.js").read_text(encoding="utf-8")
-    (ramp,) = re.findall(r'LIGHT = toRamp\("([^"]+)"\)', source)
+    (ramp,) = re.findall(r'LIGHT_SURPRISE = toRamp\(\s*"([^"]+)"\s*\)', source)
     assert ramp.replace("#", "").split() == card.RAMP
     for bits in (0.0, 0.3, 4.0, 7.9, 30.0):
         code = f"""
         globalThis.matchMedia = () => ({{ matches: false, addEventListener() {{}} }});
-        return colorOf({bits} / 8);
+        return colorOfBits({bits});
         """
         found = run_page("", code)
         assert [round(255 * channel) for channel in color_of(bits)] == pytest.approx(found, abs=1)
