@@ -71,6 +71,14 @@ class Dataset:
     held_out: tuple[str, ...] = ()
 
     @property
+    def splits(self) -> list[Tokens]:
+        """The training and the validation split, and the test split if there is one."""
+        splits = [self.train, self.val]
+        if self.test is not None:
+            splits.append(self.test)
+        return splits
+
+    @property
     def has_answers(self) -> bool:
         """Whether the items are questions with answers."""
         return self.items is not None and self.items.answer is not None
@@ -83,32 +91,48 @@ class Dataset:
     def check_length(self, block_size: int) -> None:
         """Raise DataError unless each training text, and the validation split, fill a window.
 
-        Windows of items are padded, so that only an answer can have a wrong length for them.
+        Windows of items are padded, so that an item may be shorter than a window. Only an answer
+        must not be longer.
         """
         if self.items is not None:
             self._check_answers(block_size)
             return
-        shortest = len(self.train)
-        if self.text_ranges is not None:  # (number of texts, 2)
-            shortest = int(np.diff(self.text_ranges).min())
-        remedies = {"train": "another data.val_fraction", "val": "another data.val_fraction"}
+        train_name, train_length = self._shortest_training_text()
+        # Where a fraction of the text validates, another fraction moves tokens from one split to
+        # the other. A validation text of its own gives nothing to the training split, nor takes
+        # anything from it, so that each split needs a longer text.
+        train_remedy = "another data.val_fraction"
+        val_remedy = "another data.val_fraction"
         if "val" in self.held_out:
-            remedies = {"train": "a longer text in data.path", "val": "a longer data.val_path"}
-        for name, length in (("train", shortest), ("val", len(self.val))):
+            train_remedy = "a longer text in data.path"
+            val_remedy = "a longer data.val_path"
+        for name, length, remedy in (
+            (train_name, train_length, train_remedy),
+            ("the val split", len(self.val), val_remedy),
+        ):
             # A window has `block_size` inputs, and the target of the last one after them.
             if length < block_size + 1:
                 raise DataError(
-                    f"the {name} split has {length:,} tokens, fewer than block_size + 1 = "
-                    f"{block_size + 1:,}; use more text, a smaller model.block_size or "
-                    f"{remedies[name]}"
+                    f"{name} has {length:,} tokens, fewer than block_size + 1 = "
+                    f"{block_size + 1:,}; use more text, a smaller model.block_size or {remedy}"
                 )
 
+    def _shortest_training_text(self) -> tuple[str, int]:
+        """Return the name, in messages, of the shortest training text, and its number of tokens."""
+        if self.text_ranges is None:
+            return "the train split", len(self.train)
+        # Windows never cross from one text into the next, so that each text has to fill one.
+        lengths = np.diff(self.text_ranges, axis=1).squeeze(1)  # (S,)
+        index = int(lengths.argmin())
+        name = f"the train split of text {index + 1} of the {len(lengths)} in data.path"
+        return name, int(lengths[index])
+
     def _check_answers(self, block_size: int) -> None:
-        """Raise LongAnswerError if an answer is too long for a window."""
+        """Raise LongAnswerError if an answer of any split is too long for a window."""
         assert self.items is not None
         if self.items.answer is None:
             return  # Items other than questions and answers may be cut into pieces.
-        for tokens in (self.train, self.val):
+        for tokens in self.splits:
             for begin, end in item_spans(tokens, self.items.end):
                 item = tokens[begin:end]
                 length = self.items.longest_answer(item)

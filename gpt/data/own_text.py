@@ -21,6 +21,7 @@ from gpt.data.pairs import looks_like_pairs
 from gpt.data.preparation import prepare
 from gpt.data.recognition import recognize_items
 from gpt.data.tokenizers import CharTokenizer
+from gpt.data.tokens import Tokens
 from gpt.system.environment import Settings
 from gpt.system.errors import ConfigError
 from gpt.system.progress import Report
@@ -113,7 +114,8 @@ class Tier:
     """A recipe for texts up to a length.
 
     Attributes:
-        max_characters: length of the longest text for this recipe.
+        max_characters: length of the longest text for this recipe, in characters; other tokens
+            count like characters.
         n_head: number of heads, of `HEAD_DIM` channels each.
         dropout: dropout on embeddings and sublayer outputs.
         max_steps: largest number of steps; a short text has fewer, see `EPOCH_FACTOR`.
@@ -168,17 +170,17 @@ MIN_ITEM_BLOCK = 64
 """Shortest window of items, into which several short items are packed."""
 
 
-def recipe_for(characters: int, shorter_split: int, num_distinct: int) -> dict[str, dict[str, Any]]:
+def recipe_for(length: int, shorter_split: int, num_distinct: int) -> dict[str, dict[str, Any]]:
     """Return the sections of a configuration for a running text, without the path in `data`.
 
     Args:
-        characters: number of characters of the text.
-        shorter_split: characters of its training or validation split, whichever is shorter.
+        length: number of tokens of the text, each of which counts like a character of the tiers.
+        shorter_split: tokens of its training or validation split, whichever is shorter.
         num_distinct: number of its distinct characters, or 0 if the tokens are not characters.
     """
     # The last tier has no limit, so that each text has one.
-    tier = next(tier for tier in TIERS if characters <= tier.max_characters)
-    steps, dropout = _steps_and_dropout(tier, characters, num_distinct)
+    tier = next(tier for tier in TIERS if length <= tier.max_characters)
+    steps, dropout = _steps_and_dropout(tier, length, num_distinct)
     block_size = _block_size(tier, shorter_split)
     sections = _build_sections(tier, steps, dropout, block_size)
     # An epoch reads each window once, so that a text that is read a few times is read evenly.
@@ -203,17 +205,18 @@ def for_checkpoint(sections: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[
 
 
 def item_recipe_for(
-    characters: int, shorter_split: int, longest_item: int
+    length: int, shorter_split: int, longest_item: int
 ) -> dict[str, dict[str, Any]]:
     """Return the sections of a configuration for a list or other items, without `data`.
 
     Args:
-        characters: number of characters of the text.
-        shorter_split: characters of its training or validation split, whichever is shorter.
-        longest_item: number of tokens of its longest item, including its end.
+        length: number of tokens of the text, see `recipe_for`.
+        shorter_split: tokens of its training or validation split, whichever is shorter.
+        longest_item: number of tokens of the longest item that should fit into a window, including
+            its end.
     """
     # The last tier has no limit, so that each text has one.
-    tier = next(tier for tier in ITEM_TIERS if characters <= tier.max_characters)
+    tier = next(tier for tier in ITEM_TIERS if length <= tier.max_characters)
     # An item that is longer than the largest window is cut into pieces.
     longest = min(longest_item, tier.max_block_size)
     rounded_up = math.ceil(longest / BLOCK_MULTIPLE) * BLOCK_MULTIPLE
@@ -260,13 +263,13 @@ def _build_sections(
     }
 
 
-def _steps_and_dropout(tier: Tier, characters: int, num_distinct: int) -> tuple[int, float]:
-    """Return the number of steps for a text, and its dropout."""
+def _steps_and_dropout(tier: Tier, length: int, num_distinct: int) -> tuple[int, float]:
+    """Return the number of steps for a text of `length` tokens, and its dropout."""
     steps = tier.max_steps
-    if characters <= MAX_CHARS_READ_IN_EPOCHS:
-        tokens = EPOCH_FACTOR * characters**EPOCH_POWER
-        steps = min(steps, round(tokens / tier.tokens))
-    has_rare_chars = characters < MIN_MEAN_COUNT_OF_CHAR * num_distinct
+    if length <= MAX_CHARS_READ_IN_EPOCHS:
+        tokens_to_read = EPOCH_FACTOR * length**EPOCH_POWER
+        steps = min(steps, round(tokens_to_read / tier.tokens))
+    has_rare_chars = length < MIN_MEAN_COUNT_OF_CHAR * num_distinct
     if has_rare_chars:
         return steps // RARE_CHARS_STEP_DIVISOR, RARE_CHARS_DROPOUT
     return steps, tier.dropout
@@ -296,14 +299,14 @@ def fit_recipe(
     _check_amount(data, dataset, report)
     if dataset.items is not None:
         return _sections_for_items(data, dataset), dataset
-    characters = _num_tokens(data, dataset)
+    length = _num_tokens(data, dataset)
     if data.val_path is not None:
         # The tiers are for lengths that include a validation split, which this text does not have.
-        characters = round(characters / (1 - data.val_fraction))
+        length = round(length / (1 - data.val_fraction))
     shorter_split = min(len(dataset.train), len(dataset.val))
     is_char = isinstance(dataset.tokenizer, CharTokenizer)
     num_distinct = dataset.tokenizer.vocab_size if is_char else 0
-    sections = recipe_for(characters, shorter_split, num_distinct)
+    sections = recipe_for(length, shorter_split, num_distinct)
     if isinstance(data.path, tuple):
         del sections["data"]["order"]  # several texts are always read in random order
     return sections, dataset
@@ -336,16 +339,27 @@ def _check_amount(data: DataConfig, dataset: Dataset, report: Report) -> None:
 def _sections_for_items(data: DataConfig, dataset: Dataset) -> dict[str, dict[str, Any]]:
     """Return the sections that fit a list or other items, such as questions and answers."""
     assert dataset.items is not None
-    spans = item_spans(dataset.train, dataset.items.end)  # (N, 2)
-    longest_item = int(np.diff(spans, axis=1).max())
+    # A window should hold the longest item that is trained on. Longer items of the other splits are
+    # cut into pieces, except for answers, which must not be cut: for these, every split counts.
+    splits = dataset.splits if dataset.has_answers else [dataset.train]
+    longest_item = max(_longest_item(split, dataset.items.end) for split in splits)
     shorter_split = min(len(dataset.train), len(dataset.val))
     sections = item_recipe_for(_num_tokens(data, dataset), shorter_split, longest_item)
     sections["data"] = {"items": data.items}
     if data.items == "pairs":
         sections["sample"]["temperature"] = 0.0  # the most likely answer is wanted
-        dropout = sections["model"].get("dropout", 0.0)
-        sections["model"]["dropout"] = min(PAIR_DROPOUT, dropout)
+        # The dropout of the tiers, up to 0.5, is that of lists, which a model soon knows by heart.
+        # An answer has to be right to the last character, and with more dropout fewer are: see
+        # `PAIR_DROPOUT` for the numbers.
+        dropout_of_tier = sections["model"].get("dropout", 0.0)
+        sections["model"]["dropout"] = min(PAIR_DROPOUT, dropout_of_tier)
     return sections
+
+
+def _longest_item(split: Tokens, end: int) -> int:
+    """Return the number of tokens of the longest item of a split, including its end."""
+    spans = item_spans(split, end)  # (N, 2)
+    return int(np.diff(spans, axis=1).max())
 
 
 def _check_validation_text(name: str, dataset: Dataset, report: Report) -> None:

@@ -74,11 +74,24 @@ def check_length(dataset: Dataset, config: DataConfig, settings: Settings, block
     try:
         dataset.check_length(block_size)
     except LongAnswerError as error:
+        place = _find_answer(error, config, settings)
+        if place is None:
+            raise  # the error names the answer by its question
+        raise error.at(place) from None
+
+
+def _find_answer(error: LongAnswerError, config: DataConfig, settings: Settings) -> str | None:
+    """Return the file and line of the answer that an error is about; None if they are not found."""
+    try:
         for files in (corpus_files(config, settings), *held_out_files(config).values()):
             place = find_pair(CorpusText(files), error.text)
             if place is not None:
-                raise error.at(place) from None
-        raise
+                return place
+    except (DataError, OSError):
+        # The files may have been changed or removed since they were encoded. The user has to hear
+        # of the long answer all the same, and not of a file that is no longer needed.
+        pass
+    return None
 
 
 def _prepare_several(

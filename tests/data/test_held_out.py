@@ -1,7 +1,7 @@
 """Texts of your own validate and test; they are read by the tokenizer of the corpus."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from gpt.data import corpus_text
 from gpt.data.dataset import Dataset
 from gpt.data.own_text import fit_recipe
 from gpt.data.pairs import ANSWER, END_OF_TEXT
-from gpt.data.preparation import prepare
+from gpt.data.preparation import check_length, prepare
 from gpt.data.tokenizers import CharTokenizer
 from gpt.system.environment import Settings
 from gpt.system.errors import ConfigError, DataError
@@ -140,6 +140,49 @@ def test_held_out_text_needs_files_with_text(write: Write) -> None:
         prepared(path, test_path=write("b.txt", ""))
     with pytest.raises(DataError, match=r"b\.txt has no text in it"):
         prepared(path, test_path=write("b.txt", "\ufeff"))
+
+
+def json_lines(answers: Iterable[str]) -> str:
+    pairs = ({"prompt": f"what is {n}?", "answer": answer} for n, answer in enumerate(answers))
+    return "\n".join(json.dumps(pair) for pair in pairs)
+
+
+@pytest.mark.parametrize("key", ["val_path", "test_path"])
+def test_long_answer_of_a_held_out_text_is_refused_with_its_line(write: Write, key: str) -> None:
+    short = json_lines(["yes"] * 40)
+    long = json_lines(["yes", "yes" * 10])
+    config = config_of(write("a.jsonl", short), items="pairs", **{key: write("b.jsonl", long)})
+    data = prepare(config, OFFLINE, silent)
+    check_length(data, config, OFFLINE, 32)
+    with pytest.raises(DataError, match=r"b\.jsonl, line 2: the answer has 31 tokens"):
+        check_length(data, config, OFFLINE, 31)
+
+
+@pytest.mark.parametrize("content", [None, "no pairs"])
+def test_long_answer_is_told_by_its_question_without_its_text(
+    write: Write, tmp_path: Path, content: str | None
+) -> None:
+    path = write("a.jsonl", json_lines(["yes" * 10] * 40))
+    config = config_of(path, items="pairs")
+    data = prepare(config, OFFLINE, silent)
+    if content is None:
+        Path(path).unlink()
+    else:
+        write("a.jsonl", content)
+    with pytest.raises(DataError, match=r"^the answer of '?.?what is .* has 31 tokens"):
+        check_length(data, config, OFFLINE, 31)
+
+
+@pytest.mark.parametrize("key", ["val_path", "test_path"])
+def test_window_of_a_recipe_for_pairs_holds_the_answers_of_every_text(
+    write: Write, key: str
+) -> None:
+    path = write("a.jsonl", json_lines(["yes"] * 400))
+    held_out = json_lines(["yes"] * 40 + ["yes" * 40])
+    config = config_of(path, **{key: write("b.jsonl", held_out)})
+    sections, dataset = fit_recipe(config, OFFLINE, silent)
+    assert sections["data"]["items"] == "pairs"
+    dataset.check_length(sections["model"]["block_size"])
 
 
 def test_short_validation_text_is_told_by_its_own_key(write: Write) -> None:
