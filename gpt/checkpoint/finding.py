@@ -64,8 +64,9 @@ def find_checkpoint(path: Path | None, runs: Path, prefer: str = "best") -> Path
     if (target / MANIFEST).is_file():
         return target
 
-    # The target is now a run folder, or `best` or `last` in a run folder. Only for these two does
-    # `find_place` return a path that does not exist: their files are best.json and last.json.
+    # The target is a run folder, or `best` or `last` in a run folder. These two are no files, since
+    # the files of the pointers are best.json and last.json. `find_place` returns no other path that
+    # does not exist, so that such a path is a pointer.
     is_pointer = not target.exists()
     run = RunFolder(target.parent if is_pointer else target)
     pointer = target.name if is_pointer else prefer
@@ -73,16 +74,25 @@ def find_checkpoint(path: Path | None, runs: Path, prefer: str = "best") -> Path
     if damaged is not None:
         raise CheckpointError(f"{damaged}; give a folder in {run.path / 'checkpoints'} instead")
     checkpoint = run.pointed(pointer)
-    if checkpoint is None and not is_pointer:
-        # The user named only the run, so that any of its checkpoints will do. A run has no best
-        # checkpoint before its first evaluation.
-        checkpoint = run.pointed("last")
-        if checkpoint is None:
-            newest_first = run.checkpoints()
-            checkpoint = newest_first[0] if newest_first else None
-    if checkpoint is None:
+    if checkpoint is not None:
+        return checkpoint
+    newest = _newest_checkpoint(run)
+    if newest is None:
         raise CheckpointError(f"{target} holds no checkpoint; train first, or give another run")
-    return checkpoint
+    # A run has no best checkpoint before its first evaluation. If the user named only the run, any
+    # of its checkpoints will do.
+    if is_pointer:
+        raise CheckpointError(f"{run.path} has no {pointer} checkpoint; give {newest} instead")
+    return newest
+
+
+def _newest_checkpoint(run: RunFolder) -> Path | None:
+    """Return the checkpoint that a run has saved last; None if it has no checkpoint."""
+    last = run.pointed("last")
+    if last is not None:
+        return last
+    newest_first = run.checkpoints()
+    return newest_first[0] if newest_first else None
 
 
 def find_run(path: Path, runs: Path = RUNS) -> Path:

@@ -1,6 +1,7 @@
 """Run folders: which checkpoints stay, and which one is meant."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -263,6 +264,21 @@ def test_path_without_a_checkpoint_is_refused(
     root = run.path.parent.parent
     with pytest.raises(CheckpointError, match=message):
         find_checkpoint(None if path is None else root / path, root / "runs")
+
+
+def test_missing_pointer_of_a_trained_run_is_told_with_a_checkpoint_to_take(
+    run: RunFolder, make_checkpoint: MakeCheckpoint
+) -> None:
+    """A run has no best checkpoint before its first evaluation; training again would be in vain."""
+    checkpoint = run.save(make_checkpoint(3), best=False, keep_last=9)
+    message = f"{run.path} has no best checkpoint; give {checkpoint} instead"
+    with pytest.raises(CheckpointError, match=f"^{re.escape(message)}$"):
+        find_checkpoint(run.path / "best", run.path.parent)
+    assert find_checkpoint(run.path, run.path.parent) == checkpoint
+    (run.path / "last.json").unlink()
+    with pytest.raises(CheckpointError, match="has no last checkpoint; give "):
+        find_checkpoint(run.path / "last", run.path.parent)
+    assert find_checkpoint(run.path, run.path.parent) == checkpoint
 
 
 def test_newest_run_is_found_beside_pointers_that_are_no_files(
