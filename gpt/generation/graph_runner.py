@@ -21,7 +21,7 @@ from gpt.generation.sequence import ScheduledWork, SequenceState
 from gpt.generation.static_cache import Part, StaticCache, StaticView, StoredRange, parts_of
 from gpt.generation.tokens import NOT_SAMPLING_FIELDS, SampledToken
 from gpt.model import GPT, eval_mode
-from gpt.native.coverage import changed_module, uncovered
+from gpt.native.coverage import changed_module, uncovered_option
 from gpt.system.cuda_graphs import Call, ReplayedCalls, call_plainly
 from gpt.system.device import to_device
 
@@ -55,7 +55,7 @@ def why_no_graph(model: GPT) -> str | None:
     device = next(model.parameters()).device
     if device.type != "cuda":
         return f"it is for CUDA devices, and the model is on {device}"
-    not_covered = uncovered(model.config, SHIPPED["model.mlp"]) or changed_module(model)
+    not_covered = uncovered_option(model.config, SHIPPED["model.mlp"]) or changed_module(model)
     return None if not_covered is None else f"it does not cover {not_covered}"
 
 
@@ -78,13 +78,17 @@ class GraphRunner(TorchRunner):
         self._device = self._store.device
         slots = parts_of(sequences)[-1].slots.stop
         self._cache = StaticCache(model.config, slots, self._store)
-        self._contents: list[Contents] = []  # of the occupied slots, which are the first ones
+        # What each occupied slot holds; these are the first slots. The list is empty while a step
+        # is decoded: after an exception in between, every sequence is copied into its slot anew.
+        self._contents: list[Contents] = []
         # What graphs read and write, at addresses that stay the same.
         self._tokens = torch.zeros(slots, dtype=torch.int64, device=self._device)
         self._positions = torch.zeros_like(self._tokens)  # of these tokens
         self._uniforms = torch.zeros(MAX_BURST, slots, device=self._device, dtype=torch.float32)
         self._sampled = torch.zeros(MAX_BURST, slots, dtype=torch.int64, device=self._device)
-        self._step = torch.zeros(1, dtype=torch.int64, device=self._device)  # row of the two above
+        # The row of `_uniforms` and `_sampled` that the next token reads and writes. It is counted
+        # on the device, so that the same graph can be replayed for one row after another.
+        self._next_row = torch.zeros(1, dtype=torch.int64, device=self._device)
         self._burst = Burst()
         self._call: Call = call_plainly
         if self._device.type == "cuda":
@@ -128,8 +132,9 @@ class GraphRunner(TorchRunner):
             sampled = sample_each(items, self._logits_of(sequences))
         self._burst.end(steps, time.perf_counter() - start)
         self._cache.copy_out([_stored(slot, each, steps) for slot, each in enumerate(sequences)])
-        # Sampling a token has stored the position of the token before it. Later slots may hold
-        # padding, and are not kept.
+        # Only now do the slots hold what the next `_place` may keep. Each sampled token has stored
+        # the position of the token before it. Slots after those of the sequences may hold padding,
+        # and are left out.
         self._contents = [
             Contents(each, each.start, each.num_cached + len(sampled[each])) for each in sequences
         ]
@@ -138,13 +143,18 @@ class GraphRunner(TorchRunner):
     def _place(self, sequences: Sequence[SequenceState]) -> list[SequenceState]:
         """Give each sequence one of the first slots; return them in the order of their slots.
 
-        A sequence keeps its slot, unless the slot is none of the first ones any more.
+        A sequence keeps its slot, unless the slot is none of the first ones any more. The record of
+        what the slots hold is empty afterward, and `_decode` writes it when the step is complete.
         """
         wanted = [Contents(each, each.start, each.num_cached) for each in sequences]
-        known = set(wanted)
+        wanted_set = set(wanted)
+        held_before = self._contents[: len(sequences)]
+        # The slots change from here on. If an exception ends the step, the record of what they held
+        # would be wrong.
+        self._contents = []
         placed: dict[int, Contents] = {}
-        for slot, contents in enumerate(self._contents[: len(sequences)]):
-            if contents in known:
+        for slot, contents in enumerate(held_before):
+            if contents in wanted_set:
                 placed[slot] = contents
         kept = set(placed.values())
         missing = [contents for contents in wanted if contents not in kept]
@@ -157,14 +167,18 @@ class GraphRunner(TorchRunner):
 
     def _sample(self, sequences: Sequence[SequenceState], steps: int) -> Sampled:
         """Sample `steps` tokens after each sequence; fewer after one that is not finite."""
+        # `_sampled_in_graph` has made sure that all sequences are sampled alike, so that the
+        # parameters of the first one are those of all.
         first = sequences[0]
-        # Only peeked at: `SequenceState.append` uses up the numbers of the tokens that are kept.
+        # `peek` leaves the random numbers in their streams: a sampled token may yet be dropped, and
+        # `SequenceState.append` uses up the numbers of the tokens that are kept.
         uniforms = torch.tensor([each.random.peek(steps) for each in sequences]).t()  # (steps, B)
         _fill(self._uniforms[:steps, : len(sequences)], uniforms)
-        for part in self._hand_in(sequences):
-            self._step.zero_()
+        for part in self._write_newest_tokens(sequences):
+            self._next_row.zero_()
+            # A graph is recorded once for each part and way of sampling.
+            key = (part, first.sampled_by)
             for _ in range(steps):
-                key = (part, first.sampled_by)
                 self._call(key, self._compute_and_sample, part, first.params)
         # Reading the tokens back waits for the device.
         rows = self._sampled[:steps, : len(sequences)].t().tolist()
@@ -173,15 +187,18 @@ class GraphRunner(TorchRunner):
     def _logits_of(self, sequences: Sequence[SequenceState]) -> Tensor:
         """Return the logits (B, V) after each sequence."""
         logits = []
-        for part in self._hand_in(sequences):
+        for part in self._write_newest_tokens(sequences):
             # A copy, since the next replay may write its results to the same memory.
             logits.append(self._call((part, "logits"), self._compute, part).clone())
         return torch.cat(logits)[: len(sequences)]
 
-    def _hand_in(self, sequences: Sequence[SequenceState]) -> list[Part]:
-        """Hand in the newest token of each sequence; return the parts to compute.
+    def _write_newest_tokens(self, sequences: Sequence[SequenceState]) -> list[Part]:
+        """Write the newest token of each sequence, and its position, to where graphs read them.
 
         Slots that belong to no sequence are padded with token 0 at position 0.
+
+        Returns:
+            The parts of the static cache that hold the sequences, each of which a graph computes.
         """
         parts = parts_of(len(sequences))
         num_slots = parts[-1].slots.stop  # more than sequences where the last part is not full
@@ -203,14 +220,14 @@ class GraphRunner(TorchRunner):
     def _compute_and_sample(self, part: Part, params: SamplingParams) -> None:
         """Sample the next token of each sequence of a part, and make it the newest one."""
         logits = self._compute(part)
-        uniforms = self._uniforms[:, part.slots].index_select(0, self._step)  # (1, B)
+        uniforms = self._uniforms[:, part.slots].index_select(0, self._next_row)  # (1, B)
         tokens = sample(next_token_probabilities(logits, params), uniforms[0])  # (B,)
         is_finite = torch.isfinite(logits).all(dim=-1)
         shown = tokens.masked_fill(~is_finite, NO_TOKEN)
-        self._sampled[:, part.slots].index_copy_(0, self._step, shown.unsqueeze(0))
+        self._sampled[:, part.slots].index_copy_(0, self._next_row, shown.unsqueeze(0))
         self._tokens[part.slots].copy_(tokens)
         self._positions[part.slots].add_(1)
-        self._step.add_(1)
+        self._next_row.add_(1)
 
 
 def _decodes(item: ScheduledWork) -> bool:

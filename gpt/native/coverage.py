@@ -32,7 +32,7 @@ WITHOUT_EFFECT_IN_DECODING = frozenset({"p", "dropout", "_compiled_call_impl"})
 """Attributes without effect in decoding, which has no dropout and calls no compiled module."""
 
 
-def uncovered(config: ModelConfig, mlps: Collection[str]) -> str | None:
+def uncovered_option(config: ModelConfig, mlps: Collection[str]) -> str | None:
     """Return the first option that the sources cannot compute, such as "model.norm=mine", or None.
 
     Args:

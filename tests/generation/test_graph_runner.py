@@ -16,7 +16,9 @@ from gpt.config import SamplingParams
 from gpt.generation.batch import Batch
 from gpt.generation.beam import BeamOptions, beam_search
 from gpt.generation.graph_runner import GraphRunner, why_no_graph
+from gpt.generation.runner import Runner
 from gpt.generation.runtime import in_bfloat16
+from gpt.generation.sequence import Request, ScheduledWork, SequenceState
 from gpt.generation.static_cache import StaticCache, parts_of
 from gpt.model import GPT
 from gpt.model.quantized import quantize
@@ -213,6 +215,39 @@ def test_not_finite_logits_end_only_their_sequence() -> None:
         assert broken.finish == "error"
         texts[backend] = [answer.text for answer in (*sound, later)]
     assert texts["graph"] == texts["eager"]
+
+
+def next_token(runner: Runner, sequence: SequenceState) -> int:
+    """Compute what is not stored of a sequence; add the most likely next token, and return it."""
+    tokens = sequence.window()[sequence.num_cached :]
+    copies = sequence.table.reserve(sequence.num_cached + len(tokens))
+    sampled = runner.run([ScheduledWork(sequence, tokens, 1, copies)])[sequence]
+    sequence.table.append(tokens)
+    sequence.append(sampled)
+    return sampled[0].id
+
+
+def test_step_that_fails_leaves_no_sequence_with_the_slot_of_another() -> None:
+    model = sharp_model(0.25, block_size=64)
+    params = SamplingParams(temperature=0.0, max_new_tokens=50)
+    tokens = {}
+    for backend in ("eager", "graph"):
+        runner = runtime_of(model, backend).runner(2)
+        first, second = (
+            SequenceState(Request(prompt, params), None, runner.block_size, runner.pool)
+            for prompt in ([1, 2, 3], [20, 19, 18, 17])
+        )
+        found = [next_token(runner, first) for _ in range(5)]
+        next_token(runner, second)
+        if backend == "graph":
+            # The second sequence takes the slot of the first, and its step fails after that.
+            error = RuntimeError("out of memory")
+            failing = patch.object(StaticCache, "copy_out", side_effect=error)
+            with failing, pytest.raises(RuntimeError, match="out of memory"):
+                next_token(runner, second)
+        found += [next_token(runner, first) for _ in range(20)]
+        tokens[backend] = found
+    assert tokens["graph"] == tokens["eager"]
 
 
 def test_beams_are_those_of_pytorch() -> None:

@@ -16,7 +16,7 @@ from gpt.extras.inspection.tracing.activation_cache import run_with_cache
 from gpt.generation.kv_cache import KVCache
 from gpt.generation.paged_store import PagedStore
 from gpt.model import GPT, eval_mode
-from gpt.native.coverage import uncovered
+from gpt.native.coverage import uncovered_option
 from gpt.native.decoding.c_structs import ACTIVATIONS
 from gpt.system.device import meta_device
 from gpt.system.errors import InputError
@@ -47,7 +47,7 @@ def random_ids(batch: int, length: int = LENGTH) -> Tensor:
 
 def has_kernel(name: str, value: object) -> bool:
     """Whether the native kernels know a value of a key of `model`."""
-    return uncovered(tiny_config(**{name: value}), ACTIVATIONS) is None
+    return uncovered_option(tiny_config(**{name: value}), ACTIVATIONS) is None
 
 
 def test_any_two_choices_meet_in_a_variant() -> None:

@@ -13,7 +13,7 @@ from gpt.model import GPT
 from gpt.model.positions import LearnedPositions, Rotary
 from gpt.model.quantized import BFloat16Linear, QuantizedLinear
 from gpt.native.contract import BLOCK, Kind, pointer
-from gpt.native.coverage import changed_module, changed_tensor, uncovered
+from gpt.native.coverage import changed_module, changed_tensor, uncovered_option
 from gpt.native.decoding.c_structs import ACTIVATIONS, CLayer, CMatrix, CModel
 from gpt.native.fingerprint import DECODING, changed_code
 from gpt.system.processor import TILES, Processor
@@ -45,7 +45,7 @@ def reason_not_as_configured(model: GPT) -> str | None:
     """
     if next(model.parameters()).device.type != "cpu":
         return "the native backend runs on a CPU"
-    not_covered = uncovered(model.config, ACTIVATIONS)
+    not_covered = uncovered_option(model.config, ACTIVATIONS)
     not_covered = not_covered or changed_module(model) or changed_tensor(model)
     if not_covered is not None:
         return f"the native backend does not cover {not_covered}"

@@ -16,7 +16,7 @@ from gpt.config import ModelConfig
 from gpt.model import GPT
 from gpt.model.positions import LearnedPositions, Rotary, SinusoidalPositions
 from gpt.native.contract import Activation, floats, pointer
-from gpt.native.coverage import changed_module, changed_tensor, uncovered
+from gpt.native.coverage import changed_module, changed_tensor, uncovered_option
 from gpt.native.fingerprint import TRAINING, changed_code
 from gpt.native.training.bindings import (
     CBlockTensors,
@@ -190,8 +190,10 @@ class NativeModel:
         addresses = [parameter.data_ptr() for parameter in self.parameters.values()]
         description = self._description
         if addresses != self._addresses:
+            # A parameter has other memory than before, and may have another dtype or device too.
+            # `floats` is called only to check that: it raises TypeError where C could not read one.
             for parameter in self.parameters.values():
-                floats(parameter.detach())  # raises where C could not read it
+                floats(parameter.detach())
             description = self._describe_tensors()
             self._description = description
             self._addresses = addresses
@@ -261,7 +263,8 @@ def load_native_model(
     if compute.device.type != "cpu" or compute.dtype == torch.float16:
         raise DeviceError("the native kernels are for float32 and bfloat16 on a CPU")
     # The configuration is looked at first, since it gives the shortest reasons.
-    reason = _uncovered(model.config) or changed_module(model, trains=True) or changed_tensor(model)
+    reason = _uncovered_in_training(model.config)
+    reason = reason or changed_module(model, trains=True) or changed_tensor(model)
     if reason:
         raise DeviceError(f"the native kernels do not cover {reason}")
     # The kernels compute what the code of `gpt.model` said when they were written.
@@ -271,9 +274,9 @@ def load_native_model(
     return NativeModel(model, load_kernels(compute.dtype, settings, report), report)
 
 
-def _uncovered(config: ModelConfig) -> str | None:
+def _uncovered_in_training(config: ModelConfig) -> str | None:
     """Return what a configuration has that the kernels do not compute; None if there is nothing."""
-    reason = uncovered(config, ACTIVATIONS)
+    reason = uncovered_option(config, ACTIVATIONS)
     if reason:
         return reason
     hidden = config.mlp_hidden
