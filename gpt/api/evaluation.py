@@ -152,9 +152,11 @@ def _evaluate_items(
 
 
 def _split_of(dataset: Dataset, split: str) -> Tokens:
-    """Return the tokens of a split.
+    """Return the tokens of a split: at least two, since the first one is not predicted.
 
-    Raise ConfigError unless there are two, the first of which is only read.
+    Raises:
+        ConfigError: `split` is no name of a split, or the corpus has no such split or one that is
+            too short.
     """
     splits = {"train": dataset.train, "val": dataset.val, "test": dataset.test}
     if split not in splits:

@@ -41,16 +41,19 @@ def compose_config(
         document, problems_of_file = parse_document(read_yaml(path), str(path))
         problems = [*problems_of_file, *problems]
         config = compose(document, str(path), replacements, "keyword", problems)
+        # The file may be the config.yaml of a run, which then means that run, unless a keyword
+        # gives another name or folder.
         replaced_keys = {".".join(key) for key in replacements}
-        is_placed = not replaced_keys.isdisjoint(PLACE_KEYS)
-        return LoadedConfig(config, to_name(path.stem), path, is_placed)
+        has_other_place = not replaced_keys.isdisjoint(PLACE_KEYS)
+        return LoadedConfig(config, to_name(path.stem), path, has_other_place)
     if source is not None and not isinstance(source, Mapping | Config):
         raise ConfigError(
             f"config is a {type(source).__name__}, expected a file, a recipe's name, a Config or a "
             "dict"
         )
     sections = {} if source is None else _to_plain(source)
-    # These sections come from no file, so that the document records no lines.
+    # A document of a file records the line of each key, for messages. These sections come from no
+    # file, so that theirs has no lines.
     config = compose(Document(sections), "config", replacements, "keyword", problems)
     return LoadedConfig(config, default_name="run")
 

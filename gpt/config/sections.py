@@ -192,12 +192,12 @@ class DataConfig(Section):
         if self.source != "file" and self.path is not None:
             yield "path", f"is only read with source: file, and source is {self.source}"
         # Several texts are read as windows at random positions, without items or another order.
-        has_several_paths = isinstance(self.path, tuple)
-        if has_several_paths and self.items != "none":
-            yield "items", "are for one path; put the files into a folder, and name that"
+        if isinstance(self.path, tuple):
+            if self.items != "none":
+                yield "items", "are for one path; put the files into a folder, and name that"
+            if self.order == "shuffled":
+                yield "order", "shuffled is for one path; take random for several"
         yield from self._check_held_out()
-        if has_several_paths and self.order == "shuffled":
-            yield "order", "shuffled is for one path; take random for several"
         for tokenizer in ("bpe", "word"):
             key = f"{tokenizer}_vocab_size"
             is_default = getattr(self, key) == type(self).model_fields[key].default

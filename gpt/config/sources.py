@@ -43,13 +43,14 @@ class LoadedConfig:
     Attributes:
         default_name: the run's name if the configuration has none.
         file: the file that was read; None if the configuration comes from no file.
-        is_placed: whether `run.name` or `run.dir` was overridden.
+        has_other_place: whether `run.name` or `run.dir` was overridden, so that the run may have
+            another folder than the file says.
     """
 
     config: Config
     default_name: str
     file: Path | None = None
-    is_placed: bool = False
+    has_other_place: bool = False
 
     @property
     def name(self) -> str:
@@ -69,7 +70,7 @@ class LoadedConfig:
         Return None if the name or the folder of the run was overridden: then another run is meant.
         """
         is_config_yaml = self.file is not None and self.file.name == "config.yaml"
-        return self.file if is_config_yaml and not self.is_placed else None
+        return self.file if is_config_yaml and not self.has_other_place else None
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> LoadedConfig:
@@ -82,8 +83,8 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> LoadedConfig
     file = find_config(path)
     overridden_keys = {override.partition("=")[0].strip() for override in overrides}
     config = parse_config(read_yaml(file), str(file), overrides)
-    is_placed = not overridden_keys.isdisjoint(PLACE_KEYS)
-    return LoadedConfig(config, to_name(file.stem), file, is_placed)
+    has_other_place = not overridden_keys.isdisjoint(PLACE_KEYS)
+    return LoadedConfig(config, to_name(file.stem), file, has_other_place)
 
 
 def recipe_names() -> list[str]:

@@ -118,14 +118,16 @@ def _transfer(
             ):
                 response.raise_for_status()
                 for chunk in response.iter_content(CHUNK_BYTES):
-                    # A mirror must not fill the disk. Up to twice the size is read, so that the
-                    # message about another version of the file names its hash.
+                    # A limit keeps a mirror from filling the disk. It is twice the expected size,
+                    # since another version of the file may be somewhat longer: that one is read to
+                    # its end, and the message below tells the user its hash.
                     if file.tell() + len(chunk) > 2 * download.size:
                         raise MirrorError(f"sends more than {2 * download.size} bytes")
                     file.write(chunk)
                     advance(len(chunk))
         except requests.exceptions.SSLError as error:
-            # It is a ConnectionError too, but means that the mirror was reached.
+            # SSLError is caught first: it is a subclass of ConnectionError, but means that the
+            # mirror was reached.
             raise MirrorError(first_line(error)) from error
         except requests.ConnectionError as error:
             raise MirrorError(NO_CONNECTION) from error

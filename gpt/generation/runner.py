@@ -78,7 +78,8 @@ class TorchRunner(Runner):
         with eval_mode(self._model):
             for batch in _batches(work):
                 logits = self._forward(batch)  # (B, T, V)
-                # Nothing is sampled after a part of a prompt that is not its last part.
+                # The items of a batch have the same shape, so that the first speaks for all. Their
+                # number of tokens to sample is 0 after a part of a prompt that is not its last one.
                 num_sampled = batch[0].num_sampled
                 if num_sampled > 0:
                     sampled_items += batch

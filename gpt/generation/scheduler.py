@@ -222,8 +222,11 @@ class Scheduler:
         while sequence in self.running:
             # Every sampled token but the last goes through the model in this step, and is stored.
             num_stored_samples = max(0, samples - 1)
+            num_positions = sequence.num_cached + count + num_stored_samples
             try:
-                copies = sequence.table.reserve(sequence.num_cached + count + num_stored_samples)
+                # A block that other sequences share must not be written, so that the table takes a
+                # new block in its place. The runner copies the content before it computes the step.
+                block_copies = sequence.table.reserve(num_positions)
             except OutOfBlocksError:
                 if samples > 1:
                     samples = 1
@@ -233,7 +236,7 @@ class Scheduler:
             # The window begins at `sequence.start`, and its first positions are stored already.
             begin = sequence.start + sequence.num_cached
             tokens = sequence.tokens[begin : begin + count]
-            return ScheduledWork(sequence, tokens, samples, copies)
+            return ScheduledWork(sequence, tokens, samples, block_copies)
         return None
 
     def _preempt(self, sequence: SequenceState) -> None:

@@ -30,6 +30,8 @@ def encode_text(tokenizer: Tokenizer, text: str, params: SampleConfig) -> list[i
     text = convert_newlines(text)
     if params.begin_id is None:
         return tokenizer.encode(text).tolist()
+    # The text may hold marks of items, such as the one before an answer. In training each mark was
+    # a token by itself, and byte pairs must not merge it with the characters beside it.
     return [params.begin_id, *encode_marked(tokenizer, text)]
 
 

@@ -236,18 +236,20 @@ def _is_final(code: int | None) -> bool:
         return False  # the trial was too slow, or could not be started
     if code < 0:  # Python's code for a process that a signal ended
         return signal.Signals(-code).name in FATAL_SIGNALS
+    # Other codes, such as Python's 1 after an exception, may have a cause that passes, such as a
+    # lack of memory.
     return code == MISMATCH or code >= WINDOWS_EXCEPTION
 
 
 @cache
 def machine() -> str:
-    """Return a hash of all that the result of a trial depends on, apart from the library.
-
-    That is the processor, the operating system, torch, whose OpenMP library may make the kernels
-    crash, and the code that the kernels are compared with.
-    """
-    facts = [platform.machine(), platform.processor(), platform.release(), version("torch")]
-    facts.append(FINGERPRINT.read_text(encoding="utf-8"))  # hashes of the code
+    """Return a hash of all that the result of a trial depends on, apart from the library."""
+    # The processor and the kernel of the operating system.
+    facts = [platform.machine(), platform.processor(), platform.release()]
+    # The kernels share the OpenMP library of torch, which can make them crash.
+    facts.append(version("torch"))
+    # Hashes of the code that the results of the kernels are compared with.
+    facts.append(FINGERPRINT.read_text(encoding="utf-8"))
     # On Linux this file describes each core, with an empty line between two cores. The lines of the
     # first core that never change are enough; others, such as its clock rate, change all the time.
     with suppress(OSError):

@@ -51,8 +51,8 @@ class CombinedOptimizer:
                 optimizer.found_inf = self.found_inf  # type: ignore[attr-defined]
                 optimizer.step()
             elif self.found_inf is None or not bool(self.found_inf):
-                # torch's other optimizers refuse to step if they have the attribute. So it is read
-                # here, which waits for the device.
+                # torch's other optimizers refuse to step if they have an attribute `found_inf`. So
+                # `bool` reads the value here, and waits for the device.
                 optimizer.step()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -145,7 +145,11 @@ def build_optimizer(
 
 
 def decayed(parameters: Iterable[Tensor], config: OptimConfig) -> list[dict[str, Any]]:
-    """Return two parameter groups: matrices and embeddings with weight decay, vectors without."""
+    """Return two parameter groups: matrices and embeddings with weight decay, vectors without.
+
+    Each group has the factor 1 as its `lr_factor`, by which a step multiplies the scheduled
+    learning rate: the schedule is that of these groups. Muon's group has another factor.
+    """
     matrices: list[Tensor] = []
     vectors: list[Tensor] = []
     # A weight that several modules share is decayed once: `Module.parameters` yields it once.

@@ -16,11 +16,16 @@ ALWAYS_LOGGED = ("loss", "learning_rate", "grad_norm")
 @torch.inference_mode(False)
 @torch.enable_grad()
 def check_terms(config: Config, device: torch.device) -> None:
-    """Try every loss term of a configuration, whose vocabulary size is filled in, on random logits.
+    """Try every loss term of a configuration on random logits.
+
+    A term has to be a sum over positions, which doubles with the batch. Training divides it by the
+    number of tokens, and so would make a mean tiny.
+
+    Args:
+        config: its `model.vocab_size` must not be None.
 
     Raises:
-        ConfigError: a term cannot be used. It has to be a sum over positions, which doubles with
-            the batch: losses are divided by the number of tokens, which would make a mean tiny.
+        ConfigError: a term cannot be used.
     """
     if not config.train.loss_terms:
         return

@@ -207,7 +207,8 @@ class Trainer:
 
         Return the loss in nats per token.
         """
-        # The check waits for the device, as reading the loss does anyway.
+        # The check raises NonFiniteError if this step or one before it was not finite, so that no
+        # such loss is recorded. It waits for the device, as reading the loss does anyway.
         self.stepper.check()
         loss = float(result.loss)
         values = {
@@ -221,7 +222,8 @@ class Trainer:
 
     def _evaluate(self, poll: Poll) -> None:
         """Evaluate, sample and save; if a signal interrupts this, nothing is recorded."""
-        # If training has diverged, the check says so, and the weights are not evaluated.
+        # The check raises NonFiniteError if a step was not finite, so that a training that has
+        # diverged ends here, and its weights are neither evaluated nor saved.
         self.stepper.check()
         step = self.state.step
         validation = self.validation
