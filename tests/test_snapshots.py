@@ -201,7 +201,7 @@ def test_texts_are_at_a_few_steps_and_have_one_prompt(tmp_path: Path) -> None:
     run = trainer.run_folder
     shown = {step: read_snapshot(run.snapshot(step)) for step in steps_of(run)}
     written = [step for step, snapshot in shown.items() if snapshot.sample]
-    assert written == sorted(snapshots.spaced_steps(40, 7)) == [0, 1, 2, 4, 9, 19, 40]
+    assert written == [0, 4, 9, 19, 40]
     assert len({snapshot.prompt for snapshot in shown.values()}) == 1
 
 

@@ -31,7 +31,7 @@ Each step is about the same factor after the one before, since a model changes m
 LINE_TOKENS = 32
 """Tokens of the line that is read: a picture of their attention weights still fits a page."""
 TEXT_COUNT = 7
-"""Snapshots of a run that have a text, the first and the last included.
+"""Steps among which are those with a text: all but the second and third, see `on_start`.
 
 A text takes up to 0.2 s without the C++ decoder, and all of them at most 2% of a run of a minute.
 """
@@ -64,7 +64,8 @@ class Snapshots(Callback):
         """Take the snapshot of the initial weights; a run that is resumed has it already."""
         max_steps = event.trainer.config.train.max_steps
         self._steps = snapshot_steps(max_steps)
-        self._text_steps = spaced_steps(max_steps, TEXT_COUNT)
+        # After a few steps a model writes noise, as the untrained one does; no page needs both.
+        self._text_steps = {0, *sorted(spaced_steps(max_steps, TEXT_COUNT))[3:]}
         self._newest_step = event.step
         try:
             make_folder(event.trainer.run_folder.snapshots)

@@ -10,8 +10,8 @@ inline int request_matmul() { return request_tiles(); }
 typedef TileScope MatmulScope;
 
 // Four tiles of c at a time, then one. Strides of tiles are in bytes.
-inline void matmul(float* c, int ldc, const bf16* a, int lda, const bf16* b, int ldb, int k, int n,
-                   bool is_first = true) {
+[[gnu::noinline]] inline void matmul(float* c, int ldc, const bf16* a, int lda, const bf16* b, int ldb, int k, int n,
+                                     bool is_first = true) {
     int j = 0;
     for (; j + 4 <= n; j += 4) {
         if (is_first) {

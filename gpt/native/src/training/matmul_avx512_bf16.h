@@ -41,8 +41,8 @@ inline void matmul_columns(float* c, int ldc, const bf16* a, int lda, const bf16
     }
 }
 
-inline void matmul(float* c, int ldc, const bf16* a, int lda, const bf16* b, int ldb, int k, int n,
-                   bool is_first = true) {
+[[gnu::noinline]] inline void matmul(float* c, int ldc, const bf16* a, int lda, const bf16* b, int ldb, int k, int n,
+                                     bool is_first = true) {
     int j = 0;
     for (; j + 2 <= n; j += 2) matmul_columns<2>(c + 16 * j, ldc, a, lda, b + 32 * j, ldb, k, is_first);
     if (j < n) matmul_columns<1>(c + 16 * j, ldc, a, lda, b + 32 * j, ldb, k, is_first);

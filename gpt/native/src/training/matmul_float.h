@@ -48,8 +48,8 @@ inline void matmul_rows(int rows, int columns, float* c, size_t ldc, const Strid
     });
 }
 
-inline void matmul(float* c, int ldc, const float* a, int lda, const float* b, int ldb, int k, int n,
-                   bool is_first = true) {
+[[gnu::noinline]] inline void matmul(float* c, int ldc, const float* a, int lda, const float* b, int ldb, int k, int n,
+                                     bool is_first = true) {
     static const int M = simd::TILE_ROWS;
     for (int j = 0; j < 16 * n; j += TILE_COLUMNS)  // so that these columns of b stay in the nearest cache
         for (int i = 0; i < 16; i += M)
