@@ -13,7 +13,7 @@ from programs import find_node
 
 SOURCES = Path(gpt.__file__).parent / "extras" / "web" / "src"
 MODULES = {
-    "colors.js": ("colorOf", "paint"),
+    "colors.js": ("colorOf", "colorOfBits", "paint"),
     "engine/model.js": ("Model",),
     "engine/sampling.js": ("Twister", "bitsOf", "probabilitiesOf"),
     "engine/source.js": ("LocalSource",),
