@@ -53,7 +53,7 @@ class NativeStepper(Stepper):
         self._reported: str | None = None
 
     def _backward(self, inputs: StepInputs) -> tuple[Tensor, Terms]:
-        reason = self._watch.change()
+        reason = self._reason_for_torch()
         if reason is not None:
             if reason != self._reported:
                 self._native.report(f"training with PyTorch's operators: {reason}")
@@ -79,6 +79,18 @@ class NativeStepper(Stepper):
         for name, _ in self.objective.terms:
             terms[name] = world.all_reduce_mean(torch.tensor(z_sum / num_tokens))
         return loss, terms
+
+    def _reason_for_torch(self) -> str | None:
+        """Return why PyTorch has to make this step, as part of a message, or None.
+
+        All processes decide alike, since they wait for each other at other places in a step by the
+        library than in one by PyTorch.
+        """
+        reason = self._watch.change()
+        any_has_changed = self.parallelism.world.all_reduce_max(int(reason is not None))
+        if any_has_changed and reason is None:
+            return "the model of another process was changed"
+        return reason
 
     def _loss_weights(self, inputs: StepInputs) -> LossWeights:
         objective = self.objective

@@ -24,12 +24,13 @@ from gpt.model.attention import SDPACore
 from gpt.native.training.bindings import Kernels, load_kernels
 from gpt.native.training.native_model import NativeModel
 from gpt.system.device import Compute
+from gpt.system.distributed import World
 from gpt.system.environment import read_settings
 from gpt.system.errors import NonFiniteError
 from gpt.training.native_step import NativeStepper, uncovered_objective
 from gpt.training.objective import LOSS_TERMS, TEACHER, Objective
 from gpt.training.optimizers import OPTIMIZERS, CombinedOptimizer, build_optimizer
-from gpt.training.step import Stepper, StepResult
+from gpt.training.step import Parallelism, Stepper, StepResult
 from tiny import tiny_config
 from training.sessions import start_session
 
@@ -373,6 +374,41 @@ def test_steps_are_native_again_when_a_hook_is_removed(float_kernels: Kernels) -
         check_result(found, torchs.step(number, RATE, data), torch.float32)
     assert len(lines) == 1
     check_weights(native, torchs, torch.float32)
+
+
+class OtherHasChanged(World):
+    """A process whose peer has changed its model."""
+
+    def all_reduce_max(self, value: int) -> int:
+        return 1
+
+
+def test_process_makes_the_kind_of_step_that_the_others_make(float_kernels: Kernels) -> None:
+    """A step by the library waits for the others elsewhere than one by PyTorch."""
+    lines: list[str] = []
+    native, torchs = build_steppers(float_kernels, report=lines.append)
+    native.parallelism = Parallelism(OtherHasChanged(), native.model)
+    data = batches()
+    found = native.step(0, RATE, data)
+    assert torch.equal(found.loss, torchs.step(0, RATE, data).loss)
+    assert lines == ["training with PyTorch's operators: the model of another process was changed"]
+
+
+def test_ids_may_be_int32_as_for_the_model(float_kernels: Kernels) -> None:
+    native, torchs = build_steppers(float_kernels)
+    for number in range(2):
+        data = [batch.map(as_int32) for batch in batches()]
+        found = native.step(number, RATE, data)
+        expected = torchs.step(number, RATE, [batch.map(as_int64) for batch in data])
+        check_result(found, expected, torch.float32)
+
+
+def as_int32(tensor: Tensor) -> Tensor:
+    return tensor.to(torch.int32)
+
+
+def as_int64(tensor: Tensor) -> Tensor:
+    return tensor.to(torch.int64)
 
 
 def test_whole_model_in_eval_mode_has_no_dropout(kernels: Kernels) -> None:

@@ -125,7 +125,7 @@ class NativeModel:
         if int(targets.max()) >= self.model.vocab_size:
             raise IndexError(f"a target is {int(targets.max())}, outside of the vocabulary")
         batch = self._describe_batch(inputs, weights)
-        targets = targets.contiguous()
+        targets = targets.long().contiguous()
         batch.targets = pointer(targets, torch.int64)
         if teacher is not None:
             teacher = teacher.float().contiguous()
@@ -152,7 +152,7 @@ class NativeModel:
     def _describe_batch(self, inputs: Tensor, weights: LossWeights) -> CMicroBatch:
         """Return the C structure of a batch, which has seeds of its own for dropout."""
         self.model.check(inputs)
-        inputs = inputs.contiguous()
+        inputs = inputs.long().contiguous()  # the library reads int64 only
         seeds = (ctypes.c_uint32 * (1 + SEEDS_PER_BLOCK * len(self.model.h)))(*self._sample_seeds())
         later_weights = (ctypes.c_float * len(weights.later_weights))(*weights.later_weights)
         batch = CMicroBatch(
