@@ -70,7 +70,9 @@ EDITS: dict[str, tuple[str, str, str]] = {
 DECODING = ("another temperature",)
 """Those that leave training as it is."""
 OF_MODEL = [*list(EDITS)[:3], "new parts"]
-"""Those that native training blocks, the native engine and an exported page do not make."""
+"""Those that native training, the native engine and an exported page do not make."""
+OF_TRAINING = [*OF_MODEL, "label smoothing", "a momentum without Nesterov"]
+"""Those of code that the native step stands for: PyTorch trains with them."""
 PARTS = (
     "model.mlp=mish",
     "model.norm=tanh",
@@ -272,7 +274,7 @@ def test_no_command_ignores_an_edit_in_silence(
     )
     assert found["explain"]["code"] == 0 or is_one_line_refusal(found["explain"])
     falls_back = "training with PyTorch's operators: " in found["default"]["err"]
-    assert falls_back is (name in OF_MODEL)
+    assert falls_back is (name in OF_TRAINING)
     if name in OF_MODEL:
         assert "no native backend, " in found["sample auto"]["err"]
         assert any("no native backend, " in line for line in found["served"]["lines"])

@@ -130,7 +130,7 @@ KINDS_OF_EDITS: dict[str, Callable[[ast.Module], None]] = {
 @pytest.fixture
 def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the package's files, which the fingerprint reads in their place."""
-    for file in FILES:
+    for file in fingerprint.recorded():
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(fingerprint.PACKAGE / file, tmp_path / file)
     monkeypatch.setattr(fingerprint, "PACKAGE", tmp_path)
