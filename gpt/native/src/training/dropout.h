@@ -19,7 +19,9 @@ struct Dropout {
     Dropout(uint32_t seed, float p)
         : seed(seed), threshold((uint32_t)std::fmin(p * 4294967296.0, 4294967295.0)), scale(1.0f / (1.0f - p)) {}
     bool active() const { return threshold != 0; }
-    template <class Words> Words stream(Words s) const { return hash(seed ^ hash(s)); }
+    // Of one row, or of a vector of rows. No template: a signed number would be hashed by other shifts.
+    uint32_t stream(uint32_t s) const { return hash(seed ^ hash(s)); }
+    simd::words stream(simd::words s) const { return hash(seed ^ hash(s)); }
     simd::ints kept(simd::words stream_plus_index) const { return (simd::ints)(hash(stream_plus_index) >= threshold); }
     simd::floats apply(simd::ints kept, simd::floats x) const { return simd::select(kept, x * scale, simd::floats{}); }
     // Elements from i on of a stream.
