@@ -2,19 +2,21 @@
 
 import signal
 import tempfile
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 from native_support import needs_compiler
-from torch import Tensor
 
 from drills.leftovers import Leftovers, differing, everything
 from gpt.checkpoint import read_checkpoint
 from gpt.training.signals import Interrupted
+from gpt.training.trainer import Trainer
 from patience import examples
 from training.sessions import start_session as start
 
@@ -32,11 +34,39 @@ RUN = Path("runs/run")
 TRAIN, EVALUATE, SAMPLE = PHASES = "train", "evaluate", "sample"
 CRASH = 0
 Interruption = tuple[int, str, int]
-"""A signal, or a crash, in a forward pass of a phase after so many steps."""
+"""A signal, or a crash, in a phase after so many steps."""
 
 
 class Crash(Exception):
     """Nothing is saved where it passes."""
+
+
+def stopping(
+    work: Callable[..., Any], trainer: Trainer, interruption: Interruption
+) -> Callable[..., Any]:
+    """Return what does some work of a phase, but is interrupted after so many steps."""
+    step, phase, number = interruption
+
+    def stop() -> None:
+        if number == CRASH:
+            raise Crash
+        signal.raise_signal(number)
+
+    def stopped(*args: Any, **options: Any) -> Any:
+        if trainer.state.step != step:
+            return work(*args, **options)
+        if phase == TRAIN:
+            stop()
+            return work(*args, **options)
+
+        def hook(*_: object) -> None:
+            handle.remove()
+            stop()
+
+        handle = trainer.model.register_forward_pre_hook(hook)
+        return work(*args, **options)
+
+    return stopped
 
 
 def interrupt(
@@ -46,15 +76,14 @@ def interrupt(
     step, phase, number = interruption
     trainer = start(folder, *recipe, resume=resume)
 
-    def hook(module: torch.nn.Module, inputs: tuple[Tensor]) -> None:
-        present = TRAIN if module.training else EVALUATE if len(inputs[0]) > 1 else SAMPLE
-        if trainer.state.step == step and present == phase:
-            handle.remove()
-            if number == CRASH:
-                raise Crash
-            signal.raise_signal(number)
-
-    handle = trainer.model.register_forward_pre_hook(hook)
+    part, name = {
+        TRAIN: (trainer.stepper, "step"),
+        EVALUATE: (trainer.validation, "loss"),
+        SAMPLE: (trainer.validation, "sample"),
+    }[phase]
+    # In the pass itself, but for a step: of a model with a hook PyTorch makes the steps, which has
+    # other bits than the kernels.
+    setattr(part, name, stopping(getattr(part, name), trainer, interruption))
     comes = trainer.state.step <= step and (
         step < MAX_STEPS if phase == TRAIN else step > 0 and step % 3 == 0
     )
