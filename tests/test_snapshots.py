@@ -19,6 +19,7 @@ from gpt.extras.snapshot_text import beginning_of, copy_to_cpu, decoding_runtime
 from gpt.extras.snapshots import Snapshots
 from gpt.generation.batch import sample_texts
 from gpt.generation.runtime import Runtime
+from gpt.native.verdicts import machine
 from gpt.training.callbacks import Callback
 from gpt.training.signals import Interrupted
 from gpt.training.trainer import Trainer
@@ -233,7 +234,9 @@ def test_compiled_decoder_writes_where_the_run_does_not_ask_for_pytorch(
         assert decoding_runtime(model, "auto").name.startswith("eager")
         kernels = tmp_path / "gpt" / "kernels"
         kernels.mkdir(parents=True)
-        (kernels / "engine-0-1-2.trial").touch()
+        (kernels / "engine-0-1-2.trial").touch()  # of another machine
+        assert decoding_runtime(model, "auto").name.startswith("eager")
+        (kernels / f"engine-0-1-{machine()}.trial").touch()
         assert decoding_runtime(model, "torch").name.startswith("eager")
         with pytest.raises(AssertionError):
             decoding_runtime(model, "auto")

@@ -16,6 +16,8 @@ from gpt.generation.batch import TextBatch
 from gpt.generation.runtime import Runtime, build_runtime
 from gpt.model import GPT
 from gpt.native.cache import kernels_folder
+from gpt.native.decoding.decoder import SOURCE
+from gpt.native.verdicts import was_tried
 from gpt.system.environment import read_settings
 from gpt.system.progress import silent
 from gpt.training.validation import first_question
@@ -95,8 +97,8 @@ def decoding_runtime(model: GPT, kernels: str) -> Runtime:
     """
     if model.wte.weight.device.type != "cpu":
         model = copy_to_cpu(model)
-    verdicts = kernels_folder(read_settings().cache_dir).glob("engine-*.trial")
-    if kernels == "torch" or not any(verdicts):
+    folder = kernels_folder(read_settings().cache_dir)
+    if kernels == "torch" or not was_tried(folder, SOURCE):
         return Runtime(model)
     return build_runtime(model, report=silent)
 

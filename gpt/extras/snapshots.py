@@ -30,11 +30,6 @@ Each step is about the same factor after the one before, since a model changes m
 """
 LINE_TOKENS = 32
 """Tokens of the line that is read: a picture of their attention weights still fits a page."""
-TEXT_COUNT = 7
-"""Steps among which are those with a text: all but the second and third, see `on_start`.
-
-A text takes up to 0.2 s without the C++ decoder, and all of them at most 2% of a run of a minute.
-"""
 TOLERANCE = 0.02
 """Largest norm of the difference between the attention of a fused kernel and that of its formula.
 
@@ -64,8 +59,7 @@ class Snapshots(Callback):
         """Take the snapshot of the initial weights; a run that is resumed has it already."""
         max_steps = event.trainer.config.train.max_steps
         self._steps = snapshot_steps(max_steps)
-        # After a few steps a model writes noise, as the untrained one does; no page needs both.
-        self._text_steps = {0, *sorted(spaced_steps(max_steps, TEXT_COUNT))[3:]}
+        self._text_steps = text_steps(max_steps)
         self._newest_step = event.step
         try:
             make_folder(event.trainer.run_folder.snapshots)
@@ -154,19 +148,21 @@ def on_one_thread() -> Iterator[None]:
 
 
 def snapshot_steps(max_steps: int) -> set[int]:
-    """Return the steps of a run at which there is a snapshot, 0, 1 and the last included."""
-    return spaced_steps(max_steps, COUNT)
+    """Return the steps of a run at which there is a snapshot, 0, 1 and the last included.
 
-
-def spaced_steps(max_steps: int, count: int) -> set[int]:
-    """Return steps from 0 to the last that are about the same factor apart, at most `count`.
-
-    Each step with a text is one with a snapshot, since 5 intervals divide 30: they are those of
-    `TEXT_COUNT` and of `COUNT`.
+    But for step 0, they are about the same factor apart; there are at most `COUNT`.
     """
-    intervals = count - 2  # the factors lead from step 1 to the last one; step 0 is one more
-    powers = [max_steps ** (number / intervals) for number in range(intervals + 1)]
-    return {0, *map(round, powers)}
+    intervals = COUNT - 2  # between step 1 and the last one; step 0 is one more
+    return {0, *(round(max_steps ** (number / intervals)) for number in range(intervals + 1))}
+
+
+def text_steps(max_steps: int) -> set[int]:
+    """Return the steps of a run whose snapshots have a text.
+
+    They are steps of `snapshot_steps`, since 5 divides the number of its intervals. Step 1 and the
+    next power have none: after so few steps a model writes noise, as it does at step 0.
+    """
+    return {0, *(round(max_steps ** (power / 5)) for power in (2, 3, 4, 5))}
 
 
 def count_characters(dataset: Dataset) -> int:

@@ -209,6 +209,11 @@ def read_result(path: Path) -> TrialResult | None:
     return result if is_complete else None
 
 
+def was_tried(folder: Path, source: str) -> bool:
+    """Return whether a folder has the result of a trial of a source on this machine."""
+    return any(folder.glob(f"{Path(source).stem}-*-{machine()}.trial"))
+
+
 def any_failed(folder: Path) -> bool:
     """Return whether some library in a folder has failed its trial on this machine.
 

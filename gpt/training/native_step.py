@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.optim import AdamW, Optimizer
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from gpt.native.coverage import ModelWatch
 from gpt.native.training.native_model import LossWeights, NativeModel
@@ -174,8 +175,14 @@ def _number_to_divide_by(inputs: StepInputs) -> float:
 
 def _is_covered(optimizer: Optimizer) -> bool:
     """Return whether the library computes the updates of an optimizer."""
-    has_hooks = bool(optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks)
-    if has_hooks:
+    hooks = (
+        optimizer._optimizer_step_pre_hooks,
+        optimizer._optimizer_step_post_hooks,
+        _global_optimizer_pre_hooks,
+        _global_optimizer_post_hooks,
+    )
+    # A `step` of the object hides that of the class, as where a scheduler of torch counts steps.
+    if any(hooks) or "step" in vars(optimizer):
         return False
     if type(optimizer) is Muon:
         return True

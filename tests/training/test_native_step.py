@@ -14,6 +14,8 @@ import pytest
 import torch
 from native_support import EMULATED, PROCESSORS_HERE, error, needs_compiler
 from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpt.config import OptimConfig
@@ -599,7 +601,21 @@ def hooked(model: GPT) -> CombinedOptimizer:
     return optimizer
 
 
-@pytest.mark.parametrize("build", [sgd, amsgrad, hooked])
+def wrapped(model: GPT) -> CombinedOptimizer:
+    """Do the same in a `step` of the object, around that of the class, as schedulers do."""
+    optimizer = build_optimizer(model, OptimConfig(), CPU)
+    adamw = optimizer.optimizers["adamw"]
+    own_step = adamw.step
+
+    def step() -> None:
+        clear_one(model)
+        own_step()
+
+    setattr(adamw, "step", step)  # noqa: B010  # mypy refuses to assign to a method
+    return optimizer
+
+
+@pytest.mark.parametrize("build", [sgd, amsgrad, hooked, wrapped])
 def test_other_optimizers_update_the_native_gradients(
     float_kernels: Kernels, build: Callable[[GPT], CombinedOptimizer]
 ) -> None:
@@ -613,6 +629,22 @@ def test_other_optimizers_update_the_native_gradients(
         data = batches()
         found = native.step(number, RATE, data)
         check_result(found, torchs.step(number, RATE, data), torch.float32)
+    check_weights(native, torchs, torch.float32)
+
+
+def test_hook_of_all_optimizers_is_called(float_kernels: Kernels) -> None:
+    def clear_first(optimizer: Optimizer, *_: object) -> None:
+        optimizer.param_groups[0]["params"][0].grad.zero_()
+
+    native, torchs = build_steppers(float_kernels)
+    handle = register_optimizer_step_pre_hook(clear_first)
+    try:
+        for number in range(STEPS):
+            data = batches()
+            native.step(number, RATE, data)
+            torchs.step(number, RATE, data)
+    finally:
+        handle.remove()
     check_weights(native, torchs, torch.float32)
 
 

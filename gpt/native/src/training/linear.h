@@ -115,8 +115,8 @@ inline void weight_gradient(const Linear& l, const Factors& f, int task, float* 
     for (int first = 0; first < f.strips; first += DEPTH_STRIPS) {
         const int depth = std::min(DEPTH_STRIPS, f.strips - first);
         for (int n = 0; n < l.inputs; n += 32)
-            matmul_tiles<2, 2>(sums + n, l.inputs, left + (size_t)first * TILE, next_left,
-                               f.right + first * next_right + (size_t)n / 16 * TILE, next_right, depth, first == 0);
+            matmul_tiles(sums + n, l.inputs, left + (size_t)first * TILE, next_left,
+                         f.right + first * next_right + (size_t)n / 16 * TILE, next_right, depth, first == 0);
     }
     for (int i = 0; i < 32; i++) {
         float* row = l.row(l.gradients, 32 * task + i);

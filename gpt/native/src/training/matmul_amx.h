@@ -46,10 +46,9 @@ typedef TileScope MatmulScope;
     }
 }
 
-// c += a b, or c = a b where `is_first`: a is M x depth tiles, b depth x N packed ones, c M x N of float. A tile's 512
-// elements are contiguous: in a, tiles of one row follow each other, and the other row is `next_a` elements further; in
-// b, tiles of one depth follow each other, and the next depth is `next_b` further.
-template <int M, int N>
+// c += a b, or c = a b where `is_first`: a is two rows of `depth` tiles, b `depth` rows of two packed ones, c 32 x 32
+// floats. A tile's 512 elements are contiguous: in a, tiles of one row follow each other, and the other row is `next_a`
+// elements further; in b, tiles of one depth follow each other, and the next depth is `next_b` further.
 inline void matmul_tiles(float* c, int stride, const bf16* a, size_t next_a, const bf16* b, size_t next_b, int depth,
                          bool is_first) {
     float *right = c + 16, *below = c + (size_t)16 * stride, *across = below + 16;
@@ -57,22 +56,22 @@ inline void matmul_tiles(float* c, int stride, const bf16* a, size_t next_a, con
         zero_tiles();
     } else {
         LOAD_TILE(0, c, stride * 4);
-        if (N > 1) LOAD_TILE(1, right, stride * 4);
-        if (M > 1) LOAD_TILE(2, below, stride * 4);
-        if (M > 1 && N > 1) LOAD_TILE(3, across, stride * 4);
+        LOAD_TILE(1, right, stride * 4);
+        LOAD_TILE(2, below, stride * 4);
+        LOAD_TILE(3, across, stride * 4);
     }
     for (int k = 0; k < depth; k++) {
         LOAD_TILE(4, a + (size_t)k * TILE, 64);
-        if (M > 1) LOAD_TILE(5, a + next_a + (size_t)k * TILE, 64);
+        LOAD_TILE(5, a + next_a + (size_t)k * TILE, 64);
         LOAD_TILE(6, b + (size_t)k * next_b, 64);
-        if (N > 1) LOAD_TILE(7, b + (size_t)k * next_b + TILE, 64);
+        LOAD_TILE(7, b + (size_t)k * next_b + TILE, 64);
         DOT_TILES("bf16ps", 0, 4, 6);
-        if (N > 1) DOT_TILES("bf16ps", 1, 4, 7);
-        if (M > 1) DOT_TILES("bf16ps", 2, 5, 6);
-        if (M > 1 && N > 1) DOT_TILES("bf16ps", 3, 5, 7);
+        DOT_TILES("bf16ps", 1, 4, 7);
+        DOT_TILES("bf16ps", 2, 5, 6);
+        DOT_TILES("bf16ps", 3, 5, 7);
     }
     STORE_TILE(0, c, stride * 4);
-    if (N > 1) STORE_TILE(1, right, stride * 4);
-    if (M > 1) STORE_TILE(2, below, stride * 4);
-    if (M > 1 && N > 1) STORE_TILE(3, across, stride * 4);
+    STORE_TILE(1, right, stride * 4);
+    STORE_TILE(2, below, stride * 4);
+    STORE_TILE(3, across, stride * 4);
 }

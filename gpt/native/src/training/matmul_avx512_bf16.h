@@ -49,13 +49,12 @@ inline void matmul_columns(float* c, int ldc, const bf16* a, int lda, const bf16
 }
 
 // See matmul_amx.h.
-template <int M, int N>
 inline void matmul_tiles(float* c, int stride, const bf16* a, size_t next_a, const bf16* b, size_t next_b, int depth,
                          bool is_first) {
-    for (int row = 0; row < 16 * M; row += DOT_ROWS) {
+    for (int row = 0; row < 32; row += DOT_ROWS) {
         float* out = c + (size_t)row * stride;
         const bf16* left = a + row / 16 * next_a + row % 16 * 32;
-        Sums<N> sums;
+        Sums<2> sums;
         if (!is_first) load_tile(sums.of, out, stride);
         for (int k = 0; k < depth; k++) sums.add(left + (size_t)k * TILE, 32, b + (size_t)k * next_b, 32, TILE);
         store_tile(out, stride, sums.of);

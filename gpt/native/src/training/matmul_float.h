@@ -63,7 +63,7 @@ inline void store_right_tile(float* tile, const float* x, int stride) {
 }
 inline void store_left_tile(float* tile, const float* dy, int stride) { store_right_tile(tile, dy, stride); }
 
-// The rows of N tiles side by side.
+// The rows of tiles side by side.
 struct TileRows {
     const float* data;
     floats at(int k, int v) const {
@@ -73,13 +73,12 @@ struct TileRows {
 };
 
 // See matmul_amx.h.
-template <int M, int N>
 inline void matmul_tiles(float* c, int stride, const float* a, size_t next_a, const float* b, size_t next_b, int depth,
                          bool is_first) {
-    // Sums that fill the registers, whose numbers of rows divide a tile's.
-    static const int COLUMNS = LANES == 16 ? 16 * N : 16, ROWS = simd::SUMS >= 16 ? 8 : 4;
-    for (int m = 0; m < 16 * M; m += ROWS)
-        for (int n = 0; n < 16 * N; n += COLUMNS) {
+    // As many sums as fit into the registers, in numbers of rows that divide a tile's.
+    static const int COLUMNS = LANES == 16 ? 32 : 16, ROWS = 8 * COLUMNS / LANES <= simd::SUMS ? 8 : 4;
+    for (int m = 0; m < 32; m += ROWS)
+        for (int n = 0; n < 32; n += COLUMNS) {
             float* out = c + (size_t)m * stride + n;
             floats sums[ROWS][COLUMNS / LANES] = {};
             if (!is_first) load_tile(sums, out, stride);
