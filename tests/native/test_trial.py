@@ -34,25 +34,25 @@ FAULTY = """
 #include <cstdlib>
 #include <csignal>
 #include <unistd.h>
-#define gpt_activation_forward whole
+#define gpt_gradients whole_gradients
 #include "training/training.cpp"
-#undef gpt_activation_forward
+#undef gpt_gradients
 
 static bool is(const char* fault) {
     const char* planted = getenv("GPT_FAULT");
     return planted && !strcmp(planted, fault);
 }
 __attribute__((constructor)) static void load() { if (is("load")) raise(SIGSEGV); }
-GPT_API int gpt_activation_forward(const ActivationArguments* a) {
+GPT_API void gpt_gradients(const TrainedModel* model, const MicroBatch* batch, int threads,
+                           void* memory, LossSums* losses) {
     while (is("spin")) {}
     while (is("sleep")) sleep(1);
     if (is("third")) __builtin_trap();
     static int calls = 0;
     if (is("middle") && ++calls > 25) raise(SIGSEGV);
     if (is("killed")) raise(SIGKILL);
-    const int result = whole(a);
-    if (is("number")) a->y[7] = 1;
-    return result;
+    whole_gradients(model, batch, threads, memory, losses);
+    if (is("number") && batch->logits) batch->logits[7] = 1;
 }
 """
 """The training kernels, with a fault that the environment chooses."""
