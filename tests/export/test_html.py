@@ -607,8 +607,8 @@ def test_focus_stays_in_the_page_while_it_writes(open_page: Open) -> None:
     page = open_page(hurry=1)
     page.wait_for(DONE)
     lost = "document.activeElement === document.body"
-    page.run(f"losses = 0; setInterval(() => {{ losses += {lost}; }}, 1)")
     page.run("document.querySelector('.written .token[tabindex=\"0\"]').focus()")
+    page.run(f"losses = 0; setInterval(() => {{ losses += {lost}; }}, 1)")
     write_again = "document.querySelector('.writer').requestSubmit()"
     page.run(write_again)
     page.wait_for("document.querySelectorAll('.written .token').length > 20")
