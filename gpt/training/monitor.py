@@ -153,6 +153,10 @@ def _belongs_to_run(line: bytes, step: int, evaluated: bool) -> bool:
     return is_complete and is_of_run
 
 
+TENSORBOARD_TAGS = {"train/loss": "loss/train", "val/loss": "loss/validation"}
+"""Other names of metrics in TensorBoard, which sorts names: the losses stand first, in one group."""
+
+
 class TensorBoard(Monitor):
     """Writes event files into the run folder, with the configuration and the samples as texts."""
 
@@ -170,7 +174,7 @@ class TensorBoard(Monitor):
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         for name, value in values.items():
-            self._writer.add_scalar(name, value, step)
+            self._writer.add_scalar(TENSORBOARD_TAGS.get(name, name), value, step)
 
     def sample(self, step: int, text: str) -> None:
         self._writer.add_text("sample", _preformatted(text), step)

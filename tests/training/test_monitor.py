@@ -66,11 +66,13 @@ def test_resumed_events_are_without_the_points_after_its_step(
         board = TensorBoard(tmp_path, CONFIG)
         board.start(first)
         for step in steps:
-            board.scalars(step, {"train/loss": value, "val/loss": 2.0})
+            board.scalars(step, {"speed/seconds": 1.0, "train/loss": value, "val/loss": 2.0})
         board.sample(first, "KING:\n  <b>Who?</b>")
         board.close()
     events = EventAccumulator(str(tmp_path), size_guidance={"scalars": 0, "tensors": 0}).Reload()
-    points = [(event.step, event.value) for event in events.Scalars("train/loss")]
+    # The page shows the names in this order.
+    assert sorted(events.Tags()["scalars"]) == ["loss/train", "loss/validation", "speed/seconds"]
+    points = [(event.step, event.value) for event in events.Scalars("loss/train")]
     assert points == [(step, 1.0 if step <= resume_step else 2.0) for step in range(9)]
     texts = [
         events.Tensors(f"{name}/text_summary")[0].tensor_proto.string_val[0]
