@@ -77,11 +77,12 @@ from pathlib import Path
 import torch
 
 from gpt.checkpoint import load_trained
-from gpt.config import ModelConfig
+from gpt.config import ModelConfig, OptimConfig
 from gpt.extras.inspection.tracing.hooks import with_hooks
 from gpt.native.decoding.weights import lay_out_weights
 from gpt.model import GPT
 from gpt.system.device import meta_device
+from gpt.training.optimizers import build_optimizer
 
 for position in ("learned", "sinusoidal", "rope"):
     sizes = dict(n_layer=1, n_head=2, n_embd=16, block_size=8, vocab_size=5)
@@ -92,6 +93,11 @@ for position in ("learned", "sinusoidal", "rope"):
     model = GPT(config).eval()
     lay_out_weights(model)
     assert "torch._dynamo" not in sys.modules, "laid out for decoding"
+    for name in ("adamw", "muon"):
+        optimizer = build_optimizer(model, OptimConfig(name=name), torch.device("cpu"))
+        optimizer.zero_grad()
+        optimizer.load_state_dict(optimizer.state_dict())
+    assert "torch._dynamo" not in sys.modules, "built, saved and loaded an optimizer"
 with_hooks(model, ["logits"], lambda name, x: x)(torch.zeros(1, 2, dtype=torch.long))
 assert "torch._dynamo" not in sys.modules, "looked into a model that is not compiled"
 load_trained(Path("runs/tiny"), Path("runs"), torch.device("cpu"))

@@ -6,10 +6,9 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from gpt.cli.command import CommandParser, load, load_torch, report, run_command
+from gpt.cli.command import CommandParser, load_torch, report, run_command
 from gpt.cli.config_options import add_config_options, check_overrides, write_output
 from gpt.cli.make_config import (
     decides_recipe,
@@ -265,9 +264,6 @@ def _train(
     from gpt.training.signals import Interrupted
     from gpt.training.train import Host, build_trainer
 
-    # torch's optimizers import this module, which takes a second. The kernels are compiled and
-    # tried meanwhile, where there are none yet, and nothing else is imported until then.
-    Thread(target=load, args=("torch._dynamo",)).start()
     host = Host(read_settings(arguments.offline), report if world.is_main else silent, world)
     callbacks = []
     if loaded.config.run.snapshots:

@@ -154,7 +154,7 @@ def _belongs_to_run(line: bytes, step: int, evaluated: bool) -> bool:
 
 
 TENSORBOARD_TAGS = {"train/loss": "loss/train", "val/loss": "loss/validation"}
-"""Other names of metrics in TensorBoard, which sorts names: the losses stand first, in one group."""
+"""Names of metrics in TensorBoard, which sorts them: the losses stand first, in one group."""
 
 
 class TensorBoard(Monitor):

@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
+
+from gpt.training.eager import EagerOptimizer
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Coefficients of the Newton-Schulz iteration: each singular value s becomes a s + b s^3 + c s^5.
@@ -43,7 +44,7 @@ def orthogonalize(matrices: Tensor, steps: int) -> Tensor:
     return x.mT if is_tall else x
 
 
-class Muon(Optimizer):
+class Muon(EagerOptimizer):
     """Muon for matrices; matrices of equal shape are orthogonalized as a batch.
 
     Args:

@@ -5,13 +5,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import AdamW, Optimizer
+from torch.optim import Optimizer
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from gpt.native.coverage import ModelWatch
 from gpt.native.training.native_model import LossWeights, NativeModel
 from gpt.native.training.native_update import Updated, update_natively
 from gpt.system.device import Compute
+from gpt.training.eager import AdamW
 from gpt.training.muon import Muon
 from gpt.training.objective import LOSS_TERMS, TEACHER, Objective, z_loss
 from gpt.training.optimizers import CombinedOptimizer
@@ -187,7 +188,9 @@ def _is_covered(optimizer: Optimizer) -> bool:
     if type(optimizer) is Muon:
         return True
     options = ("amsgrad", "maximize", "differentiable", "capturable")
-    return type(optimizer) is AdamW and not any(optimizer.defaults[name] for name in options)
+    # A plugin may name torch's class, and `EagerOptimizer` changes no update.
+    is_adamw = type(optimizer) in (AdamW, torch.optim.AdamW)
+    return is_adamw and not any(optimizer.defaults[name] for name in options)
 
 
 def _with_state(optimizer: Optimizer, parameter: Tensor, group: dict[str, Any]) -> Updated:

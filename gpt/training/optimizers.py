@@ -5,11 +5,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import AdamW, Optimizer
+from torch.optim import Optimizer
 
 from gpt.config import OptimConfig
 from gpt.model import GPT
 from gpt.system.errors import ConfigError
+from gpt.training.eager import AdamW
 from gpt.training.muon import Muon
 from gpt.training.training_state import check_like
 
