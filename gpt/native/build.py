@@ -20,7 +20,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from gpt.native.cache import kernels_folder, make_kernels_folder, require_own
-from gpt.native.verdicts import Trial
+from gpt.native.verdicts import Trial, TrialProcess, was_tried
 from gpt.system.environment import Settings
 from gpt.system.errors import DeviceError
 from gpt.system.files import sha256_of, temporary_file
@@ -165,14 +165,21 @@ def load_usable(
         return _LOADED[key]
     # If the library of a class fails, that of the following class is tried. After the last class
     # there is none: `following` is None.
+    folder = kernels_folder(settings.cache_dir)
     for processor, following in zip_longest(processors, processors[1:]):
-        library = find_library(source, processor, settings.cache_dir, report, flags)
-        # The result of the trial is stored in this folder. Without the folder, every process has to
-        # try the library again.
-        with suppress(OSError):
-            make_kernels_folder(settings.cache_dir)
-        trial = Trial(library, source, processor.name, kernels_folder(settings.cache_dir))
-        reason = trial.unusable_reason(report)
+        with TrialProcess() as process:
+            if not was_tried(folder, source):
+                # There will be a trial, whose process imports torch while the library is compiled.
+                # If the process cannot be started now, the trial says why.
+                with suppress(OSError):
+                    process.start()
+            library = find_library(source, processor, settings.cache_dir, report, flags)
+            # The result of the trial is stored in this folder. Without the folder, every process
+            # has to try the library again.
+            with suppress(OSError):
+                make_kernels_folder(settings.cache_dir)
+            trial = Trial(library, source, processor.name, folder)
+            reason = trial.unusable_reason(process, report)
         if reason is None:
             # If this process crashes, a file says so, and the next process tries the library again.
             trial.watch()

@@ -2,7 +2,8 @@
 
 `python -m gpt.native.trial SOURCE CLASS LIBRARY ROUNDS` tries one library, which may crash this
 process. The last line of output says what was compared, or what differs; the exit codes are those
-of `gpt.native.verdicts`.
+of `gpt.native.verdicts`. With `-` in place of them, the four words are read from standard input, as
+a list in JSON.
 
 `python -m gpt.native.trial` compares the libraries of all processor classes of this machine. If all
 agree with PyTorch, it writes the fingerprint of the code that they were compared with.
@@ -438,7 +439,10 @@ def _limit_this_process() -> None:
 
 
 if __name__ == "__main__":
-    code = main(*sys.argv[1:]) if sys.argv[1:] else write_fingerprint()
+    words = sys.argv[1:]
+    if words == ["-"]:
+        words = json.load(sys.stdin)
+    code = main(*words) if words else write_fingerprint()
     # Frozen objects are not collected at exit, which saves time.
     gc.freeze()
     sys.exit(code)

@@ -76,6 +76,59 @@ class TrialResult:
     crash_bytes: int
 
 
+class TrialProcess:
+    """A process that tries a library, and may crash; a context, at whose end it is killed.
+
+    The process imports torch when it starts, which takes a second, and then waits for the name of
+    the library, which may be compiled meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> "TrialProcess":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._process is not None:
+            # The process is a context too, which closes its pipes and waits for its end.
+            with self._process:
+                self._process.kill()
+
+    def start(self) -> None:
+        """Start the process; raise OSError if the system cannot."""
+        # With -P Python does not import files of the current folder, which may have the name of a
+        # module.
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "gpt.native.trial", "-"],
+            env=child_environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *words: str) -> tuple[int | None, list[str]]:
+        """Run the trial; return its exit code and the lines that it printed, the result last.
+
+        The exit code is None if the trial took too long or could not be started.
+
+        Args:
+            words: the arguments of `gpt.native.trial.main`.
+        """
+        try:
+            if self._process is None:
+                self.start()
+            assert self._process is not None  # for mypy
+            output, errors = self._process.communicate(json.dumps(words), timeout=SECONDS)
+        except subprocess.TimeoutExpired:
+            return None, [f"did not end within {SECONDS} s"]
+        except OSError as error:
+            return None, [str(error)]
+        # The result is the last line of standard output, so standard error comes first.
+        return self._process.returncode, [*errors.splitlines(), *output.splitlines()]
+
+
 class Trial:
     """The trial of a library on this machine.
 
@@ -93,8 +146,11 @@ class Trial:
         self.path = folder / f"{library.stem}-{machine()}.trial"
         self.stacks = self.path.with_suffix(".crash")
 
-    def unusable_reason(self, report: Report) -> str | None:
+    def unusable_reason(self, process: TrialProcess, report: Report) -> str | None:
         """Return why the library must not be used, or None; without a valid result, try it first.
+
+        Args:
+            process: tries the library, unless there is a valid result.
 
         Raises:
             DeviceError: the library cannot be tried, since the model's code was edited.
@@ -104,7 +160,7 @@ class Trial:
             return stored.reason
         title = f"trying the {self._processor} kernels in a process of their own, once"
         with announce_if_slow(report, title):
-            result = self._try()
+            result = self._try(process)
         if isinstance(result, str):
             return result  # a reason that is not stored, so that the next start tries again
         try:
@@ -145,7 +201,7 @@ class Trial:
         except OSError:
             return 0
 
-    def _try(self) -> TrialResult | str:
+    def _try(self, process: TrialProcess) -> TrialResult | str:
         """Try the library and return the result, which is stored.
 
         If the trial failed but another one may succeed, for example with more memory, return only
@@ -155,7 +211,7 @@ class Trial:
         # not be valid.
         crash_bytes = self._crash_bytes()
         rounds = ROUNDS_AFTER_CRASH if crash_bytes else 1
-        code, lines = self._run_trial(rounds)
+        code, lines = process.run(self._source, self._processor, str(self._library), str(rounds))
         if code == EDITED:
             raise DeviceError(lines[-1])
         if code == 0:
@@ -167,32 +223,6 @@ class Trial:
             where = f"{self.stacks} has its stack; remove it to try them again"
             reason = f"a process that used them has crashed ({where}), and {reason}"
         return TrialResult(self._library.name, self._processor, "", reason, crash_bytes)
-
-    def _run_trial(self, rounds: int) -> tuple[int | None, list[str]]:
-        """Run a trial; return its exit code and the lines that it printed, the result last.
-
-        The exit code is None if the trial took too long or could not be started.
-        """
-        # With -P Python does not import files of the current folder, which may have the name of a
-        # module.
-        command = [sys.executable, "-P", "-m", "gpt.native.trial"]
-        command += [self._source, self._processor, str(self._library), str(rounds)]
-        try:
-            done = subprocess.run(
-                command,
-                timeout=SECONDS,
-                check=False,
-                env=child_environment(),
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-            )
-        except subprocess.TimeoutExpired:
-            return None, [f"did not end within {SECONDS} s"]
-        except OSError as error:
-            return None, [str(error)]
-        # The result is the last line of standard output, so standard error comes first.
-        return done.returncode, [*done.stderr.splitlines(), *done.stdout.splitlines()]
 
 
 def read_result(path: Path) -> TrialResult | None:

@@ -19,7 +19,7 @@ from native_support import needs_compiler
 from gpt.native import build, verdicts
 from gpt.native.build import SOURCES, CachedLibrary, find_compilers, find_library
 from gpt.native.training.bindings import SOURCE, Kernels, load_kernels
-from gpt.native.verdicts import Trial, read_result
+from gpt.native.verdicts import Trial, TrialProcess, read_result
 from gpt.system.environment import read_settings
 from gpt.system.errors import DeviceError
 from gpt.system.processor import GENERIC, Processor, supported_processors
@@ -158,7 +158,7 @@ def test_faulty_library_is_tried_once_and_the_next_class_is_used(
             ["", lines[0].partition("here: ")[2].partition(";")[0]] if fault else [""]
         )
         build._LOADED.clear()
-        monkeypatch.setattr(Trial, "_try", lambda self: pytest.fail("tried again"))
+        monkeypatch.setattr(Trial, "_try", lambda self, process: pytest.fail("tried again"))
     monkeypatch.setattr(
         "gpt.native.training.bindings.supported_processors", lambda _: candidates()[:1]
     )
@@ -174,19 +174,16 @@ def test_spinning_threads_have_a_verdict_waiting_ones_have_none(
 ) -> None:
     import resource
 
-    run = subprocess.run
+    process_class = subprocess.Popen
 
     def impatient(command: list[str], **options: Any) -> Any:
-        limit = (10, resource.RLIM_INFINITY)
-        limited = (
-            {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_CPU, limit)}
-            if "-m" in command
-            else {}
-        )
-        return run(command, **limited, **options)  # type: ignore[call-overload]
+        if "gpt.native.trial" in command:
+            limit = (10, resource.RLIM_INFINITY)
+            options["preexec_fn"] = lambda: resource.setrlimit(resource.RLIMIT_CPU, limit)
+        return process_class(command, **options)
 
     monkeypatch.setenv("GPT_FAULT", "spin")
-    monkeypatch.setattr(verdicts.subprocess, "run", impatient)
+    monkeypatch.setattr(verdicts.subprocess, "Popen", impatient)
     assert "a trial of them ended with SIGXCPU" in loaded(cache)[1][0]
     assert [bool(text) for text in records(cache)] == [False, True]
     next(
@@ -300,20 +297,19 @@ def test_where_sampling_was_edited_a_record_is_of_logits_only(
     tried: list[str] = []
     sampling = list[str | None](["sample of gpt/generation/sampling.py was edited"])
 
-    def run(self: Trial, rounds: int) -> tuple[int, list[str]]:
+    def run(self: TrialProcess, *words: str) -> tuple[int, list[str]]:
         tried.append("logits" if sampling[0] else "logits and tokens")
         return 0, tried[-1:]
 
-    monkeypatch.setattr(Trial, "_run_trial", run)
+    monkeypatch.setattr(TrialProcess, "run", run)
     monkeypatch.setattr(verdicts, "changed_code", lambda scope: sampling[0])
     trial = Trial(Path("engine-1-2.so"), "decoding/engine.cpp", "AVX2", cache / "kernels")
-    assert [trial.unusable_reason(pytest.fail), trial.unusable_reason(pytest.fail), tried] == [
-        None,
-        None,
-        ["logits"],
-    ]
+    for _ in range(2):
+        assert trial.unusable_reason(TrialProcess(), pytest.fail) is None
+    assert tried == ["logits"]
     sampling[0] = None  # the edit was undone
-    assert [trial.unusable_reason(pytest.fail), trial.unusable_reason(pytest.fail)] == [None, None]
+    for _ in range(2):
+        assert trial.unusable_reason(TrialProcess(), pytest.fail) is None
     assert tried == ["logits", "logits and tokens"]
 
 
@@ -338,45 +334,45 @@ def test_library_is_tried_longer_after_each_crash(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Something else may have crashed: the trial decides."""
-    rounds = list[int]()
+    rounds = list[str]()
 
-    def agrees(self: Trial, count: int) -> tuple[int, list[str]]:
-        rounds.append(count)
+    def agrees(self: TrialProcess, *words: str) -> tuple[int, list[str]]:
+        rounds.append(words[-1])
         return 0, ["all"]
 
-    monkeypatch.setattr(Trial, "_run_trial", agrees)
+    monkeypatch.setattr(TrialProcess, "run", agrees)
     trial = Trial(Path("training-1-2.so"), SOURCE, "AVX2", cache / "kernels")
     for number_of_crashes in range(3):
         trial.stacks.write_text(STACKS * number_of_crashes)
         for _ in range(2):  # once for each
-            assert trial.unusable_reason(pytest.fail) is None
-    assert rounds == [1, 3, 3]
+            assert trial.unusable_reason(TrialProcess(), pytest.fail) is None
+    assert rounds == ["1", "3", "3"]
 
 
 def test_trial_after_a_crash_that_fails_is_believed(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Trial, "_run_trial", lambda self, count: (-signal.SIGSEGV, []))
+    monkeypatch.setattr(TrialProcess, "run", lambda self, *words: (-signal.SIGSEGV, []))
     trial = Trial(Path("training-1-2.so"), SOURCE, "AVX2", cache / "kernels")
     trial.stacks.write_text(STACKS)
     expected = (
         f"a process that used them has crashed ({trial.stacks} has its stack; remove it to try "
         "them again), and a trial of them ended with SIGSEGV"
     )
-    assert trial.unusable_reason(pytest.fail) == expected
-    monkeypatch.setattr(Trial, "_run_trial", lambda self, count: (0, ["all"]))
-    assert trial.unusable_reason(pytest.fail) == expected
+    assert trial.unusable_reason(TrialProcess(), pytest.fail) == expected
+    monkeypatch.setattr(TrialProcess, "run", lambda self, *words: (0, ["all"]))
+    assert trial.unusable_reason(TrialProcess(), pytest.fail) == expected
     trial.stacks.unlink()
-    assert trial.unusable_reason(pytest.fail) is None
+    assert trial.unusable_reason(TrialProcess(), pytest.fail) is None
 
 
 def test_cache_that_cannot_be_written_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Trial, "_run_trial", lambda self, count: (0, ["all"]))
+    monkeypatch.setattr(TrialProcess, "run", lambda self, *words: (0, ["all"]))
     lines = list[str]()
     trial = Trial(Path("training-1-2.so"), SOURCE, "AVX2", tmp_path / "missing")
-    assert trial.unusable_reason(lines.append) is None
+    assert trial.unusable_reason(TrialProcess(), lines.append) is None
     (line,) = lines
     assert line.startswith("the AVX2 kernels are tried at every start, which takes seconds: ")
     assert line.endswith(
