@@ -33,12 +33,21 @@ NAMES = ("clang++",) if sys.platform == "win32" else ("c++", "g++", "clang++")
 GCC is left out on Windows, where it stores wide registers on a stack that is not aligned for them
 (GCC bug 54412).
 """
-FLAGS = ("-std=c++17", "-O3", "-ffp-contract=fast", "-shared", "-fvisibility=hidden", "-Wno-psabi")
+FLAGS = (
+    "-std=c++17",
+    "-O3",
+    "-ffp-contract=fast",
+    "-shared",
+    "-fvisibility=hidden",
+    "-fvisibility-inlines-hidden",
+    "-Wno-psabi",
+)
 """Compiler flags of every library.
 
 `-ffp-contract=fast` fuses multiplications and additions, as GCC does by default and Clang does not.
 `-fvisibility=hidden` hides all functions but the interface: otherwise the loader could call an
 inline function of a library for another processor class in place of the library's own.
+`-fvisibility-inlines-hidden` hides those of the standard library, whose headers ask to be seen.
 `-Wno-psabi` silences GCC's notes about vectors as arguments, which the interface does not have.
 """
 
