@@ -40,8 +40,9 @@ function describeLoss({ choices, vocab_size: size, token }) {
   const bits = Math.log2(choices).toFixed(2);
   const blind = Math.log2(size).toFixed(2);
   return (
-    ` On text that it has never read, each next ${token} is to it like a blind choice among ` +
-    `${choices.toFixed(1)}, not among all ${size.toLocaleString("en")} (${bits} instead of ${blind} bits).`
+    ` On text that it has never read, it is as unsure of the next ${token} as if ` +
+    `${choices.toFixed(1)} were equally likely, not all ${size.toLocaleString("en")} ` +
+    `(${bits} bits instead of ${blind}).`
   );
 }
 

@@ -138,11 +138,11 @@ export class Story {
     const { prompt, text, isComplete } = this.stages[this.stage];
     const isCut =
       isComplete && share === 1 && /\w$/.test(text) && this.context.facts.marks.kind === "text";
-    this.parts.text.classList.toggle("is-cut", isCut);
     const letters = [...text];
     const shown = letters.slice(0, Math.ceil(share * letters.length)).join("");
     const given = create("span", "given", prompt);
-    this.parts.text.replaceChildren(given, shown, create("span", "cursor"));
+    const dots = create("span", isCut ? "cut" : "");
+    this.parts.text.replaceChildren(given, shown, dots, create("span", "cursor"));
   }
 
   /** Writes after the beginning that the reader has typed; another text each time. */
