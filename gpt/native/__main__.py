@@ -4,6 +4,7 @@ Later commands find the libraries in the cache and do not wait for the compiler.
 """
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 from gpt.native.decoding.decoder import load_decoder
 from gpt.native.training.bindings import load_kernels
@@ -25,8 +26,12 @@ def main() -> int:
             settings = read_settings()
             # Training has a library for each dtype; this is the dtype that suits this machine best.
             dtype = supported_processors(settings.processor)[0].matmul_dtype
-            load_kernels(dtype, settings, print)
-            load_decoder(settings, print)
+            # Both at once, since a compiler uses one core.
+            with ThreadPoolExecutor() as threads:
+                training = threads.submit(load_kernels, dtype, settings, print)
+                decoding = threads.submit(load_decoder, settings, print)
+                training.result()
+                decoding.result()
     except GPTError as error:
         print(f"no compiled kernels: {error}", file=sys.stderr)
     return 0
