@@ -135,7 +135,7 @@ class CharTokenizer(Tokenizer):
         """Return the id of each character, (N,), and `NO_ID` for those outside the vocabulary."""
         codes = code_points(text)  # (N,)
         in_table = codes < len(self._ids)
-        # Code points behind the table look up index 0 instead, which is replaced at the end.
+        # Code points beyond the table look up index 0 instead, which is replaced at the end.
         ids = self._ids[np.where(in_table, codes, 0)]
         return np.where(in_table, ids, NO_ID)
 
