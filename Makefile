@@ -45,7 +45,7 @@ endif
 	$(PIP) -e ".[$*]"
 	@touch $@
 
-demo: setup ## train for one to three minutes on Python's own documentation, then print a sample
+demo: setup ## train for about a minute on Python's own documentation, then print a sample
 	$(BIN)/python scripts/train.py --config configs/quickstart.yaml --resume auto
 	$(BIN)/python scripts/sample.py --checkpoint runs/quickstart --prompt "The " --max-new-tokens 400
 
