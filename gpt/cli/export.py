@@ -110,8 +110,7 @@ def _write_html(given_weights: str | None, loaded: "Loaded", staged: Path) -> li
     weights = given_weights or "fp16"
     sample = loaded.config.sample
     about = about_loaded(loaded)
-    title = f"{_name(loaded)}: {about.parameters:,} numbers that learned to write"
-    note = "A small GPT. It runs in this page, without a server: what you type stays here."
+    note = f"{_name(loaded)}, a small GPT, runs in this page: what you type stays here."
     # A checkpoint is runs/NAME/checkpoints/step-N; for one outside of a run there are no snapshots.
     run = RunFolder(loaded.folder.parent.parent)
     last_step = int(loaded.state.get("step", 0))
@@ -120,7 +119,7 @@ def _write_html(given_weights: str | None, loaded: "Loaded", staged: Path) -> li
         loaded.tokenizer,
         weights,
         sample,
-        PageWords(title, note, example_of(loaded), validation_examples(loaded), about),
+        PageWords(about.headline, note, example_of(loaded), validation_examples(loaded), about),
         learning=learning_of(run, loaded.config, last_step, loaded.state.get("best_val_loss")),
     )
     # An export has the same bytes on every system, so not the line ends of Windows.

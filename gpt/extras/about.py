@@ -50,6 +50,16 @@ class About:
     prompt: str | None = None
 
     @property
+    def headline(self) -> str:
+        """What a reader who knows nothing of models should see first."""
+        if not self.corpus:
+            return f"{self.parameters:,} numbers that learned to write"
+        words = f"A computer learned to write from {self.corpus}"
+        if self.seconds:
+            words += f" in {_duration(self.seconds)}"
+        return words
+
+    @property
     def sentence(self) -> str:
         """What the model is and learned from, as `about.js` says it."""
         words = f"{self.parameters:,} numbers"

@@ -100,11 +100,13 @@ def test_about_says_what_the_run_learned_from_and_how_well(loaded: Loaded) -> No
     about = about_loaded(loaded)
     assert about.parameters == sum(parameter.numel() for parameter in loaded.model.parameters())
     assert (about.corpus, about.characters) == ("corpus.txt", len(CORPUS) * 30)
+    assert about.headline.startswith("A computer learned to write from corpus.txt in ")
     assert about.choices == pytest.approx(2.718281828 ** loaded.state["val_loss"])
     assert "processor core" in (about.hardware or "")
     assert "data.path=corpus.txt" in (about.command or "")
     imported = Loaded(loaded.model, loaded.tokenizer, loaded.config, loaded.folder, {"step": 0})
     assert about_loaded(imported) == About(about.parameters, "character", about.vocab_size)
+    assert about_loaded(imported).headline == f"{about.parameters:,} numbers that learned to write"
 
 
 @pytest.mark.parametrize(

@@ -40,9 +40,9 @@ function describeLoss({ choices, vocab_size: size, token }) {
   const bits = Math.log2(choices).toFixed(2);
   const blind = Math.log2(size).toFixed(2);
   return (
-    ` On text that it has never read, it is as unsure of the next ${token} as if ` +
-    `${choices.toFixed(1)} were equally likely, not all ${size.toLocaleString("en")} ` +
-    `(${bits} bits instead of ${blind}).`
+    ` Guessing the next ${token} of text that it has never read, it hesitates between about ` +
+    `${choices.toFixed(1)}; knowing nothing, it would between all ${size.toLocaleString("en")} ` +
+    `(${bits} bits per ${token} instead of ${blind}).`
   );
 }
 

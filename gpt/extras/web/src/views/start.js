@@ -111,6 +111,9 @@ export class Story {
   show(index) {
     this.stage = index;
     this.ticks = 0;
+    // beside the noise of an early stage it would be a joke
+    const isLast = index === this.stages.length - 1;
+    this.parts.about.classList.toggle("is-early", !isLast);
     [...this.parts.stages.children].forEach((button, each) =>
       button.setAttribute("aria-pressed", String(each === index))
     );
