@@ -30,6 +30,7 @@ def library() -> ctypes.CDLL:
         find_library(str(SOURCE), GENERIC, read_settings().cache_dir, flags=FLAGS)
     )
     library.sum_below.restype = ctypes.c_int64
+    library.count_executed.restype = ctypes.c_int64
     return library
 
 
@@ -46,6 +47,11 @@ def test_several_python_threads_call_at_once(library: ctypes.CDLL) -> None:
     assert all_right(library)
     with ThreadPoolExecutor(3) as pool:
         assert list(pool.map(lambda _: all_right(library), range(6))) == [True] * 6
+
+
+def test_more_tasks_than_the_number_of_the_next_task_has_bits(library: ctypes.CDLL) -> None:
+    for tasks in (2**22 - 1, 2**22, 2**22 + 5):
+        assert library.count_executed(tasks, 2) == tasks
 
 
 def fork(library: ctypes.CDLL) -> bool:

@@ -20,6 +20,14 @@ extern "C" __attribute__((visibility("default"))) int64_t sum_below(int n, int t
     return total;
 }
 
+// Returns how many tasks of a phase were executed.
+extern "C" __attribute__((visibility("default"))) int64_t count_executed(int tasks, int threads) {
+    std::atomic<int64_t> executed{0};
+    std::atomic<int64_t>* const shared = &executed;
+    run_together(threads, [tasks, shared](Team& team) { team.run(tasks, [&](int) { ++*shared; }); });
+    return executed;
+}
+
 #ifdef RACING
 static void call() {
     for (int i = 0; i < 400; i++)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from gpt.data.batches import StepBatch
 from gpt.data.tokens import IGNORE
 from gpt.model import GPT
-from gpt.native.training.bindings import Kernels, load_kernels
+from gpt.native.training.bindings import CMicroBatch, Kernels, load_kernels
 from gpt.native.training.native_model import LossWeights, NativeModel, load_native_model
 from gpt.system.device import Compute
 from gpt.system.environment import read_settings
@@ -130,6 +130,21 @@ def check_gradients(
             continue
         limit = largest_error(kernels, error(torchs.gradients[name], gradient), has_kink)
         assert error(found.gradients[name], gradient) < limit, name
+
+
+def test_norm_eps_that_is_zero_in_float32(kernels: Kernels) -> None:
+    """The padding of a batch, whose numbers are all zero, does not become NaN."""
+    model = build_model(norm_eps=1e-50, qk_norm=True)
+    check_result(kernels, model, random_batch(model, 1, 33))
+
+
+def test_batch_whose_positions_int_cannot_count(kernels: Kernels) -> None:
+    """The description alone is given: the memory is asked for before the batch is read."""
+    model = build_model(n_layer=1)
+    native = NativeModel(model, kernels)
+    batch = CMicroBatch(batch=2**16, length=2**16)
+    with pytest.raises(DeviceError, match="memory"):
+        kernels.gradients(native._describe_model(), batch)
 
 
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)

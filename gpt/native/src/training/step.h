@@ -6,6 +6,7 @@
 #include "../ops/activations.h"
 #include "../team.h"
 #include "head.h"
+#include <cfloat>
 
 // The activation, c_proj's input, of `columns` outputs of `up` from `first` on; they are kept as elements.
 inline void activate_strip(element* hidden, element* up, int up_width, const float* y, int first, int columns,
@@ -69,7 +70,10 @@ struct GradientProgram {
     MicroBatch b;
     Plan p;
 
-    Norm norm() const { return {m.is_layer_norm != 0, m.norm_eps}; }
+    // A configuration may have an epsilon so small that it is 0 as a float. The smallest normal float takes its place,
+    // since the inverse root of 0 would make the padding NaN, whose rows are zero.
+    float norm_eps() const { return std::max(m.norm_eps, FLT_MIN); }
+    Norm norm() const { return {m.is_layer_norm != 0, norm_eps()}; }
     Dropout drop(int number) const { return Dropout(b.seeds[number], m.dropout); }
     const BlockTensors& weights(int block) const { return m.weights.blocks[block]; }
     const BlockTensors& gradients(int block) const { return m.gradients.blocks[block]; }
@@ -78,7 +82,7 @@ struct GradientProgram {
         const BlockMemory& k = p.blocks[block];
         const BlockTensors& w = weights(block);
         return {k.qkv,  k.y,        p.dy,      p.dqkv,    w.q_norm,   w.k_norm,          m.cosine,
-                m.sine, k.log_sums, p.dq_norm, p.dk_norm, m.norm_eps, m.weights_dropout, b.seeds[1 + 3 * block],
+                m.sine, k.log_sums, p.dq_norm, p.dk_norm, norm_eps(), m.weights_dropout, b.seeds[1 + 3 * block],
                 p.shape};
     }
 

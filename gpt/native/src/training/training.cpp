@@ -11,6 +11,10 @@ GPT_API int gpt_request_matmul() { return request_matmul(); }
 
 // Returns the bytes of memory that a batch takes.
 GPT_API int64_t gpt_gradients_bytes(const TrainedModel* model, const MicroBatch* batch, int threads) {
+    // The plan counts positions, up to whole strips, as int. More of them take terabytes, so that the answer is more
+    // memory than any machine has.
+    const int64_t positions = (int64_t)batch->batch * batch->length;
+    if (positions > INT32_MAX - STRIP) return INT64_MAX;
     Arena counter(nullptr);
     Plan(counter, *model, *batch, threads);
     return (int64_t)counter.bytes();
