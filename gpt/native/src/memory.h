@@ -23,6 +23,11 @@ class Arena {
     size_t bytes() const { return used; }
 };
 
+// Copies a structure to its place in an array of an arena; while an arena only measures, there is no array.
+template <class T> inline void put(T* array, int i, const T& made) {
+    if (array) memcpy((void*)(array + i), &made, sizeof made);
+}
+
 // The simplest Layout for `Memory` below: one array of `count` elements.
 template <class T> struct Buffer {
     T* data;

@@ -26,10 +26,9 @@ struct AttentionArguments {
     float *log_sums, *dq_gain, *dk_gain;
     float eps, dropout;
     uint32_t seed;
-    AttentionShape sizes;
+    AttentionShape shape;
 
-    AttentionShape shape() const { return sizes; }
-    HeadTransform q() const { return {q_gain, cosine, sine, eps, 1.0f / std::sqrt((float)sizes.head_dim)}; }
+    HeadTransform q() const { return {q_gain, cosine, sine, eps, 1.0f / std::sqrt((float)shape.head_dim)}; }
     HeadTransform k() const { return {k_gain, cosine, sine, eps, 1.0f}; }
 };
 
@@ -133,7 +132,7 @@ inline void weigh(const ForwardScratch& scratch, QueryBlock& block, const Span& 
 inline void store_results(const AttentionArguments& a, const ForwardScratch& scratch, const QueryBlock& block,
                           const Head& head) {
     using namespace simd;
-    const AttentionShape s = a.shape();
+    const AttentionShape s = a.shape;
     const int D = s.head_dim;
     const int count = std::min(BLOCK, s.length - block.first);  // padding has no place in y
     element* y = a.y + head.result + (size_t)block.first * s.stride();
@@ -150,7 +149,7 @@ inline void store_results(const AttentionArguments& a, const ForwardScratch& scr
 }
 
 inline void attend_head(const AttentionArguments& a, const ForwardScratch& scratch, const Head& head) {
-    const AttentionShape s = a.shape();
+    const AttentionShape s = a.shape;
     const Dropout drop(a.seed, a.dropout);
     const int D = s.head_dim, R = s.rows(), S = s.columns();
     const element* qkv = a.qkv + head.qkv;

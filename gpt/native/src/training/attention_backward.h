@@ -4,7 +4,7 @@
 
 // Transforms the queries and keys of a head again, and copies its values and the gradient of its result.
 inline void load_head(const AttentionArguments& a, const BackwardScratch& scratch, const Head& head) {
-    const AttentionShape s = a.shape();
+    const AttentionShape s = a.shape;
     const element* qkv = a.qkv + head.qkv;
     transform_head(scratch.q, scratch.q_rms, qkv, s, a.q());
     transform_head(scratch.k, scratch.k_rms, qkv + s.stride(), s, a.k());
@@ -31,7 +31,7 @@ inline void load_deltas(const element* y, const BackwardScratch& scratch, Size D
 inline void load_queries(const AttentionArguments& a, const BackwardScratch& scratch, const Head& head,
                          const Dropout& drop) {
     using namespace simd;
-    const AttentionShape s = a.shape();
+    const AttentionShape s = a.shape;
     with_head_dim(s.head_dim, [&](auto D) { load_deltas(a.y + head.result, scratch, D, s); });
     memcpy(scratch.log_sums, a.log_sums + head.rows, s.length * sizeof(float));
     for (int t = s.length; t < s.rows(); t++) scratch.delta[t] = 0.0f, scratch.log_sums[t] = INFINITY;
@@ -48,7 +48,7 @@ inline void store_values(element* dv, const float* result, const AttentionShape&
 }
 
 inline void attend_head_backward(const AttentionArguments& a, const BackwardScratch& scratch, int i) {
-    const AttentionShape s = a.shape();
+    const AttentionShape s = a.shape;
     const Head head = head_of(s, i);
     const Dropout drop(a.seed, a.dropout);
     const element* qkv = a.qkv + head.qkv;

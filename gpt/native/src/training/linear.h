@@ -54,6 +54,12 @@ inline void pack_weights(Linear& l) {
     pack(l.backward, l.inputs + GAP, l.joined, l.outputs(), l.inputs);
 }
 
+// Copies the weights of a layer, and packs them.
+inline void pack_layer(Linear& l) {
+    for (int first = 0; first < l.outputs(); first += 32) join_weights(l, first);
+    pack_weights(l);
+}
+
 // c (32, columns) = a (32, depth) b: columns from `first` on of packed weights b that have `width` of them.
 inline void matmul_strip(float* c, int ldc, const element* a, int lda, const element* b, int width, int depth,
                          int first, int columns) {
@@ -62,24 +68,31 @@ inline void matmul_strip(float* c, int ldc, const element* a, int lda, const ele
                depth / 32, columns / 16);
 }
 
-// Calls use(first, columns, y) with `columns` outputs of a strip from `first` on, (32, CHUNK) float.
-template <class Use> inline void linear_strip(const Linear& l, const element* x, int stride, const Use& use) {
-    alignas(64) float y[STRIP * CHUNK];
-    for (int first = 0; first < l.outputs(); first += CHUNK) {
-        const int columns = std::min(CHUNK, l.outputs() - first);
-        matmul_strip(y, CHUNK, x, stride, l.forward, l.outputs(), l.inputs, first, columns);
-        use(first, columns, y);
-    }
+// y = x W^T, of a strip: up to CHUNK outputs from `first` on; returns how many. x: (STRIP, l.inputs), with `stride`
+// elements from one row to the next; y: (STRIP, CHUNK).
+inline int linear_chunk(float* y, const Linear& l, const element* x, int stride, int first) {
+    const int columns = std::min(CHUNK, l.outputs() - first);
+    matmul_strip(y, CHUNK, x, stride, l.forward, l.outputs(), l.inputs, first, columns);
+    return columns;
 }
 
-// The same for dx, of dy.
-template <class Use> inline void linear_strip_backward(const Linear& l, const element* dy, int stride, const Use& use) {
-    alignas(64) float dx[STRIP * CHUNK];
-    for (int first = 0; first < l.inputs; first += CHUNK) {
-        const int columns = std::min(CHUNK, l.inputs - first);
-        matmul_strip(dx, CHUNK, dy, stride, l.backward, l.inputs, l.outputs(), first, columns);
-        use(first, columns, dx);
-    }
+// dx = dy W, of a strip: up to CHUNK inputs from `first` on; returns how many. dy: (STRIP, l.outputs()); dx: (STRIP,
+// CHUNK).
+inline int linear_chunk_backward(float* dx, const Linear& l, const element* dy, int first) {
+    const int columns = std::min(CHUNK, l.inputs - first);
+    matmul_strip(dx, CHUNK, dy, l.outputs(), l.backward, l.inputs, l.outputs(), first, columns);
+    return columns;
+}
+
+// Copies a chunk of results (STRIP, CHUNK), of which `columns` are computed, to `columns` columns of `out`, which has
+// `stride` numbers from one row to the next: as elements, or as they are.
+inline void store_chunk(element* out, int stride, const float* chunk, int columns) {
+    for (int r = 0; r < STRIP; r++)
+        for (int c = 0; c < columns; c += simd::LANES)
+            simd::store(out + (size_t)r * stride + c, simd::load(chunk + r * CHUNK + c));
+}
+inline void copy_chunk(float* out, int stride, const float* chunk, int columns) {
+    for (int r = 0; r < STRIP; r++) memcpy(out + (size_t)r * stride, chunk + r * CHUNK, columns * sizeof(float));
 }
 
 // The factors of one layer's weight gradient, for all strips, as tiles. Of dy, the tiles of one column follow each

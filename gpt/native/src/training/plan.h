@@ -22,110 +22,131 @@ struct BlockFactors {
     Factors qkv, proj, up, down;
 };
 
+// What a worker needs for one strip, or for one head.
 struct WorkerScratch {
-    element *narrow, *hidden, *wide;  // (STRIP, C), (STRIP, inputs of down), (STRIP, outputs of up, or logits)
-    float *rows, *logits, *sums;      // (STRIP, C), (STRIP, logits), (32, the most inputs of a layer)
+    element* narrow;  // (STRIP, C): the result of a norm, or the gradient of a layer's result
+    element* hidden;  // (STRIP, inputs of down)
+    element* wide;    // (STRIP, outputs of up) or (STRIP, logits): gradients
+    float* rows;      // (STRIP, C): the gradient of a norm's result
+    float* logits;    // (STRIP, logits)
+    float* sums;      // (32, the most inputs of a layer): of a weight gradient
     ForwardScratch forward;
     BackwardScratch backward;
 };
 
-template <class T, class Make> inline T* make_array(Arena& arena, int count, const Make& make) {
-    T* array = arena.alloc<T>(count);
-    for (int i = 0; i < count; i++) {
-        const T made = make(i);
-        if (array) memcpy((void*)(array + i), &made, sizeof made);
-    }
-    return array;
-}
-
+// A linear layer of one part for each of `weights`; gradients: where those of the parts are written.
 inline Linear plan_linear(Arena& arena, int part_outputs, int part_inputs, std::initializer_list<float*> weights,
                           std::initializer_list<float*> gradients) {
-    Linear l = {};
-    l.parts = (int)weights.size(), l.part_outputs = part_outputs, l.part_inputs = part_inputs;
-    std::copy(weights.begin(), weights.end(), l.weights);
-    std::copy(gradients.begin(), gradients.end(), l.gradients);
-    l.padded_outputs = round_up(part_outputs, 32), l.inputs = round_up(part_inputs, 32);
-    l.joined = arena.alloc<element>(l.joined_size());
-    l.forward = arena.alloc<element>(l.forward_size());
-    l.backward = arena.alloc<element>(l.backward_size());
-    return l;
+    Linear layer = {};
+    layer.parts = (int)weights.size();
+    layer.part_outputs = part_outputs;
+    layer.part_inputs = part_inputs;
+    std::copy(weights.begin(), weights.end(), layer.weights);
+    std::copy(gradients.begin(), gradients.end(), layer.gradients);
+    layer.padded_outputs = round_up(part_outputs, 32);
+    layer.inputs = round_up(part_inputs, 32);
+    layer.joined = arena.alloc<element>(layer.joined_size());
+    layer.forward = arena.alloc<element>(layer.forward_size());
+    layer.backward = arena.alloc<element>(layer.backward_size());
+    return layer;
 }
 
-inline BlockLinears plan_linears(Arena& arena, const TrainedModel& m, int block) {
-    const BlockTensors &w = m.weights.blocks[block], &g = m.gradients.blocks[block];
-    const int C = m.width, F = m.hidden;
+inline Linear plan_head(Arena& arena, const TrainedModel& model) {
+    return plan_linear(arena, model.vocab, model.width, {model.weights.lm_head}, {model.gradients.lm_head});
+}
+
+inline BlockLinears plan_linears(Arena& arena, const TrainedModel& model, int block) {
+    const BlockTensors &w = model.weights.blocks[block], &g = model.gradients.blocks[block];
+    const int C = model.width, F = model.hidden;
+    const bool is_gated = model.activation == GATED_SILU;
+    // Braces evaluate these in their order, which is the order of their memory.
     return {plan_linear(arena, C, C, {w.c_q, w.c_k, w.c_v}, {g.c_q, g.c_k, g.c_v}),
             plan_linear(arena, C, C, {w.c_proj}, {g.c_proj}),
-            m.activation == GATED_SILU ? plan_linear(arena, F, C, {w.c_gate, w.c_fc}, {g.c_gate, g.c_fc})
-                                       : plan_linear(arena, F, C, {w.c_fc}, {g.c_fc}),
+            is_gated ? plan_linear(arena, F, C, {w.c_gate, w.c_fc}, {g.c_gate, g.c_fc})
+                     : plan_linear(arena, F, C, {w.c_fc}, {g.c_fc}),
             plan_linear(arena, C, F, {w.mlp_c_proj}, {g.mlp_c_proj})};
 }
 
-inline BlockMemory plan_block(Arena& arena, const BlockLinears& l, int rows, int width, int log_sums) {
+// rows: R; log_sums: how many.
+inline BlockMemory plan_block(Arena& arena, const BlockLinears& linears, int rows, int width, size_t log_sums) {
     return {Stream(arena, rows, width),
             Stream(arena, rows, width),
             arena.alloc<element>((size_t)rows * 3 * width),
             arena.alloc<element>((size_t)rows * width),
-            arena.alloc<element>((size_t)rows * l.up.outputs()),
+            arena.alloc<element>((size_t)rows * linears.up.outputs()),
             arena.alloc<float>(log_sums)};
 }
 
-inline WorkerScratch plan_worker(Arena& arena, const BlockLinears& l, const Linear& head, const AttentionShape& shape) {
-    const int C = l.proj.inputs, logits = head.outputs();
+inline BlockFactors plan_factors(Arena& arena, int strips, const BlockLinears& linears) {
+    return {Factors(arena, strips, linears.qkv), Factors(arena, strips, linears.proj),
+            Factors(arena, strips, linears.up), Factors(arena, strips, linears.down)};
+}
+
+inline WorkerScratch plan_worker(Arena& arena, const BlockLinears& linears, const Linear& head,
+                                 const AttentionShape& shape) {
+    const int C = linears.proj.inputs, logits = head.outputs();
+    const int widest = std::max(linears.up.outputs(), logits), most_inputs = std::max(C, linears.down.inputs);
     return {arena.alloc<element>((size_t)STRIP * C),
-            arena.alloc<element>((size_t)STRIP * l.down.inputs),
-            arena.alloc<element>((size_t)STRIP * std::max(l.up.outputs(), logits)),
+            arena.alloc<element>((size_t)STRIP * linears.down.inputs),
+            arena.alloc<element>((size_t)STRIP * widest),
             arena.alloc<float>((size_t)STRIP * C),
             arena.alloc<float>((size_t)STRIP * logits),
-            arena.alloc<float>((size_t)32 * std::max(C, l.down.inputs)),
+            arena.alloc<float>((size_t)32 * most_inputs),
             ForwardScratch(arena, shape),
             BackwardScratch(arena, shape)};
 }
 
+// All memory of a step. Its arrays are in the arena, and so must not be read outside of tasks: a late worker may come
+// when the memory is gone. The numbers that are needed there are here.
 struct Plan {
     AttentionShape shape;
-    int positions, strips, heads;  // of the batch; a head of one sequence is a task
-    int up_outputs, head_outputs;  // of layers
-    Linear* head;
-    BlockLinears* linears;
-    BlockMemory* blocks;
-    Stream* last;           // the residual stream before the last norm
-    float* dx;              // (R, C), its gradient, which becomes that of the stream further up in the backward pass
-    element *dy, *dqkv;     // (R, C), (R, 3 C)
-    BlockFactors* factors;  // those of the block whose turn it is
-    Factors* head_factors;
-    float *dln_1, *dln_2, *dln_f;  // gradients of gains, (strips, C), by strips
-    float *dq_norm, *dk_norm;      // (heads, D), by heads
+    int positions, strips;         // of the batch
+    int heads;                     // of all its sequences; each is a task of attention
+    int up_outputs, head_outputs;  // outputs of the layer `up` of a block, and of the head
+    Linear* head;                  // one
+    BlockLinears* linears;         // by blocks
+    BlockMemory* blocks;           // by blocks
+    Stream* last;                  // one: the residual stream before the last norm
+    float* dx;              // (R, C), its gradient, which becomes that of the stream further up when it goes back
+    element *dy, *dqkv;     // (R, C), (R, 3 C): gradients of attention's result and of its inputs
+    BlockFactors* factors;  // one: those of the block whose turn it is
+    Factors* head_factors;  // one
+    float *dln_1, *dln_2, *dln_f;  // (strips, C): what each strip adds to the gradients of gains
+    float *dq_norm, *dk_norm;      // (heads, D): what each head adds to them
     LossSums* losses;              // by strips
-    WorkerScratch* workers;
+    WorkerScratch* workers;        // by workers
 
-    Plan(Arena& arena, const TrainedModel& m, const MicroBatch& b, int threads)
-        : shape{b.batch, b.length, m.heads, m.width / m.heads}, positions(b.batch * b.length),
-          strips(round_up(positions, STRIP) / STRIP), heads(b.batch * m.heads) {
-        const int C = m.width, R = strips * STRIP;
-        head = make_array<Linear>(
-            arena, 1, [&](int) { return plan_linear(arena, m.vocab, C, {m.weights.lm_head}, {m.gradients.lm_head}); });
-        // A copy, since there is no array yet while the memory is measured.
+    Plan(Arena& arena, const TrainedModel& model, const MicroBatch& batch, int threads)
+        : shape{batch.batch, batch.length, model.heads, model.width / model.heads},
+          positions(batch.batch * batch.length), strips(round_up(positions, STRIP) / STRIP),
+          heads(batch.batch * model.heads) {
+        const int C = model.width, R = strips * STRIP;
+        head = arena.alloc<Linear>(1);
+        put(head, 0, plan_head(arena, model));
+        // The sizes of layers are read from copies, since there are no arrays yet while the memory is measured.
         Arena nowhere(nullptr);
-        const BlockLinears sizes = plan_linears(nowhere, m, 0);
-        const Linear head_sizes = plan_linear(nowhere, m.vocab, C, {m.weights.lm_head}, {m.gradients.lm_head});
-        up_outputs = sizes.up.outputs(), head_outputs = head_sizes.outputs();
-        linears = make_array<BlockLinears>(arena, m.layers, [&](int i) { return plan_linears(arena, m, i); });
-        blocks = make_array<BlockMemory>(arena, m.layers,
-                                         [&](int) { return plan_block(arena, sizes, R, C, heads * b.length); });
-        last = make_array<Stream>(arena, 1, [&](int) { return Stream(arena, R, C); });
+        const BlockLinears sizes = plan_linears(nowhere, model, 0);
+        const Linear head_sizes = plan_head(nowhere, model);
+        up_outputs = sizes.up.outputs();
+        head_outputs = head_sizes.outputs();
+        linears = arena.alloc<BlockLinears>(model.layers);
+        for (int i = 0; i < model.layers; i++) put(linears, i, plan_linears(arena, model, i));
+        blocks = arena.alloc<BlockMemory>(model.layers);
+        const size_t log_sums = (size_t)heads * batch.length;
+        for (int i = 0; i < model.layers; i++) put(blocks, i, plan_block(arena, sizes, R, C, log_sums));
+        last = arena.alloc<Stream>(1);
+        put(last, 0, Stream(arena, R, C));
         dx = arena.alloc<float>((size_t)R * C);
         dy = arena.alloc<element>((size_t)R * C);
         dqkv = arena.alloc<element>((size_t)R * 3 * C);
-        factors = make_array<BlockFactors>(arena, 1, [&](int) {
-            return BlockFactors{Factors(arena, strips, sizes.qkv), Factors(arena, strips, sizes.proj),
-                                Factors(arena, strips, sizes.up), Factors(arena, strips, sizes.down)};
-        });
-        head_factors = make_array<Factors>(arena, 1, [&](int) { return Factors(arena, strips, head_sizes); });
+        factors = arena.alloc<BlockFactors>(1);
+        put(factors, 0, plan_factors(arena, strips, sizes));
+        head_factors = arena.alloc<Factors>(1);
+        put(head_factors, 0, Factors(arena, strips, head_sizes));
         for (float** sums : {&dln_1, &dln_2, &dln_f}) *sums = arena.alloc<float>((size_t)strips * C);
         for (float** sums : {&dq_norm, &dk_norm}) *sums = arena.alloc<float>((size_t)heads * shape.head_dim);
         losses = arena.alloc<LossSums>(strips);
-        workers = make_array<WorkerScratch>(arena, threads,
-                                            [&](int) { return plan_worker(arena, sizes, head_sizes, shape); });
+        workers = arena.alloc<WorkerScratch>(threads);
+        for (int i = 0; i < threads; i++) put(workers, i, plan_worker(arena, sizes, head_sizes, shape));
     }
 };

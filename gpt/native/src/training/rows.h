@@ -58,3 +58,9 @@ template <class Out> inline void drop_row(Out* y, const float* x, int n, int wid
     const uint32_t stream = drop.stream(n);
     for (int c = 0; c < width; c += LANES) store(y + c, drop.apply(stream, c, load(x + c)));
 }
+
+// sums += x, of `count` numbers.
+inline void add_row(float* sums, const float* x, int count) {
+    using namespace simd;
+    for (int c = 0; c < count; c += LANES) store(sums + c, load(sums + c) + load(x + c));
+}

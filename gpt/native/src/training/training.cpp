@@ -27,10 +27,11 @@ GPT_API void gpt_gradients(const TrainedModel* model, const MicroBatch* batch, i
     const GradientProgram program = {*model, *batch, Plan(arena, *model, *batch, threads)};
     run_together(threads, program);
     *losses = {};
+    // Strips are summed in their order, whichever workers computed them.
     if (batch->logits) return;
-    for (int strip = 0; strip < program.p.strips; strip++) {
-        losses->cross_entropy += program.p.losses[strip].cross_entropy;
-        losses->z_loss += program.p.losses[strip].z_loss;
+    for (int strip = 0; strip < program.plan.strips; strip++) {
+        losses->cross_entropy += program.plan.losses[strip].cross_entropy;
+        losses->z_loss += program.plan.losses[strip].z_loss;
     }
 }
 
@@ -41,6 +42,7 @@ GPT_API double gpt_norm(const float* numbers, int64_t count, int threads, double
     for (int piece = 0; piece < pieces_of(count); piece++) total += sums[piece];
     return std::sqrt(total);
 }
+// Returns how many pieces a vector has.
 GPT_API int gpt_pieces(int64_t count) { return pieces_of(count); }
 
 // Multiplies numbers by a factor, whose address is given: packaging/replay.cpp passes numbers and addresses only.
@@ -55,6 +57,7 @@ GPT_API int64_t gpt_update_bytes(const UpdatedTensor* tensors, int count, int th
     return (int64_t)counter.bytes();
 }
 
+// Updates all tensors.
 GPT_API void gpt_update(const UpdatedTensor* tensors, int count, int threads, void* memory) {
     Arena arena(memory);
     run_together(threads, UpdateProgram(arena, tensors, count, threads));
