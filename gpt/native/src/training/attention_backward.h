@@ -12,8 +12,8 @@ inline void load_head(const AttentionArguments& a, const BackwardScratch& scratc
     copy_head(scratch.g, a.dy + head.result, s.stride(), s);
 }
 
-// Computes delta of each query, the mean gradient of its weights, weighted by them, which is the dot product of its
-// result and that one's gradient.
+// Computes delta of each query: the mean of the gradients of its weights, weighted by the weights. This is also the dot
+// product of the query's result y and of the gradient g of that, which is quicker (Dao et al. 2022, appendix B.2).
 template <class Size>
 inline void load_deltas(const element* y, const BackwardScratch& scratch, Size D, const AttentionShape& s) {
     using namespace simd;
@@ -26,19 +26,24 @@ inline void load_deltas(const element* y, const BackwardScratch& scratch, Size D
     }
 }
 
-// Loads what gradients of weights need of each query: delta; its log softmax sum, infinite in the padding, so that
-// weights are 0 there; its dropout stream.
+// Loads what gradients of weights need of each query: delta, the logarithm of its softmax sum, and its dropout stream.
+// The logarithm is infinite in the padding, whose weights then are the smallest numbers that `weight_exp` returns. They
+// have no effect, since they are multiplied by the padding of g and of delta, which is 0.
 inline void load_queries(const AttentionArguments& a, const BackwardScratch& scratch, const Head& head,
                          const Dropout& drop) {
     using namespace simd;
     const AttentionShape s = a.shape;
     with_head_dim(s.head_dim, [&](auto D) { load_deltas(a.y + head.result, scratch, D, s); });
     memcpy(scratch.log_sums, a.log_sums + head.rows, s.length * sizeof(float));
-    for (int t = s.length; t < s.rows(); t++) scratch.delta[t] = 0.0f, scratch.log_sums[t] = INFINITY;
+    for (int t = s.length; t < s.rows(); t++) {
+        scratch.delta[t] = 0.0f;
+        scratch.log_sums[t] = INFINITY;
+    }
     for (int t = 0; t < s.rows(); t += LANES)
         write(scratch.streams + t, drop.stream((words)lanes() + (head.first_stream + (uint32_t)t)));
 }
 
+// Stores the gradients of values among those of qkv, without padding.
 inline void store_values(element* dv, const float* result, const AttentionShape& s) {
     with_head_dim(s.head_dim, [&](auto D) {
         for (int t = 0; t < s.length; t++)
@@ -47,6 +52,7 @@ inline void store_values(element* dv, const float* result, const AttentionShape&
     });
 }
 
+// Computes the gradients of head number i of all sequences: of its queries, keys and values in dqkv, and of its gains.
 inline void attend_head_backward(const AttentionArguments& a, const BackwardScratch& scratch, int i) {
     const AttentionShape s = a.shape;
     const Head head = head_of(s, i);

@@ -1,17 +1,30 @@
-// The gradients of one head, in one pass over its keys, a block at a time. Scores are computed transposed, with a row
-// for each key, since the gradients of keys and values take rows of them as left factors. Those of queries take them as
-// a right factor, and are summed transposed too.
+// The gradients of one head, in one pass over its keys, a block at a time. With the weights W = softmax(q k^T) before
+// dropout and the gradient g of the result:
+//     dv = dropout(W)^T g
+//     dW = dropout(g v^T)
+//     dscores = W (dW - delta), element by element, with delta of each query from load_deltas
+//     dq = dscores k, dk = dscores^T q
+// Scores, weights and their gradients are computed transposed, with a row for each key, since dk and dv take rows of
+// them as left factors. dq takes them as a right factor, and is summed transposed too.
 #pragma once
 #include "attention.h"
 #include "weight_gradients.h"
 #include <initializer_list>
 
-// g is the gradient of the result; d*: that of *; packed_*: packed as right factors; *_t: transposed, of which q_t and
-// g_t are packed. weights and dscores: (BLOCK, PART); scores and dweights: 16 rows of the same.
+// What one head needs backward. g is the gradient of the result; d*: that of *; packed_*: packed as right factors;
+// *_t: transposed.
 struct BackwardScratch {
-    element *q, *k, *v, *g, *q_t, *g_t, *k_t, *packed_q, *packed_g, *weights, *dscores, *packed_dscores;
-    float *dq, *dq_t, *dk, *dv, *scores, *dweights, *q_rms, *k_rms, *delta, *log_sums;
-    uint32_t* streams;
+    element *q, *k, *v, *g;                       // (R, D)
+    element *q_t, *g_t;                           // (D, S), packed
+    element* k_t;                                 // (D, S)
+    element *packed_q, *packed_g;                 // (R, D)
+    element *weights, *dscores, *packed_dscores;  // (BLOCK, PART)
+    float *dq, *dk, *dv;                          // (R, D)
+    float* dq_t;                                  // (D, S)
+    float *scores, *dweights;                     // (16, PART)
+    float *q_rms, *k_rms;                         // (R): inverse root mean squares
+    float *delta, *log_sums;                      // (R)
+    uint32_t* streams;                            // (R): of dropout
 
     BackwardScratch(Arena& arena, const AttentionShape& s) {
         for (element** matrix : {&q, &k, &v, &g}) *matrix = arena.alloc<element>(s.head_size());
@@ -29,7 +42,7 @@ struct BackwardScratch {
     }
 };
 
-// The weights after dropout, and the gradients of scores, of 16 keys from first_key on.
+// The weights after dropout, and the gradients of scores, of 16 keys from first_key on: rows of (BLOCK, PART).
 inline void backward_weights(const BackwardScratch& scratch, element* weights, element* dscores, int first_key,
                              const Span& queries, const Dropout drop) {
     using namespace simd;
@@ -50,11 +63,13 @@ inline void backward_weights(const BackwardScratch& scratch, element* weights, e
     }
 }
 
-// Adds what BLOCK keys from j on and a part of the queries mean to the gradients of keys, values and queries. It is the
-// first part of these keys if it begins with them, and the first of these queries if the keys are the first.
+// Adds what BLOCK keys from j on and a part of the queries, from i on, mean to the gradients of keys, values and
+// queries. Sums begin here, and are not added to, for keys whose first queries these are (i == j, since earlier queries
+// do not see them), and for queries whose first keys these are (j == 0).
 inline void backward_part(const BackwardScratch& scratch, int j, const Span& queries, const AttentionShape& s,
                           const Dropout& drop) {
-    const int D = s.head_dim, S = s.columns(), i = queries.first, columns = queries.count / 16;
+    const int D = s.head_dim, S = s.columns(), i = queries.first;
+    const int columns = queries.count / 16, depth = queries.count / 32;  // as matmuls count them
     const element *q = scratch.packed_q + (size_t)i * D, *g = scratch.packed_g + (size_t)i * D;
     for (int r = 0; r < BLOCK; r += 16) {
         const size_t row = (size_t)(j + r) * D;
@@ -62,9 +77,10 @@ inline void backward_part(const BackwardScratch& scratch, int j, const Span& que
         matmul(scratch.scores, PART, scratch.k + row, D, scratch.q_t + PAIR * i, PAIR * S, D / 32, columns);
         matmul(scratch.dweights, PART, scratch.v + row, D, scratch.g_t + PAIR * i, PAIR * S, D / 32, columns);
         backward_weights(scratch, weights, dscores, j + r, queries, drop);
-        matmul(scratch.dv + row, D, weights, PART, g, PAIR * D, queries.count / 32, D / 16, i == j);
-        matmul(scratch.dk + row, D, dscores, PART, q, PAIR * D, queries.count / 32, D / 16, i == j);
+        matmul(scratch.dv + row, D, weights, PART, g, PAIR * D, depth, D / 16, i == j);
+        matmul(scratch.dk + row, D, dscores, PART, q, PAIR * D, depth, D / 16, i == j);
     }
+    // Where a part has fewer than PART queries, the columns behind them are packed, too, but not multiplied.
     pack(scratch.packed_dscores, scratch.dscores, BLOCK, PART);
     for (int d = 0; d < D; d += 16) {
         const size_t row = (size_t)d * S;
@@ -73,6 +89,7 @@ inline void backward_part(const BackwardScratch& scratch, int j, const Span& que
     }
 }
 
+// Computes dq, dk and dv of one head, whose factors have been loaded.
 inline void backward_head(const BackwardScratch& scratch, const AttentionShape& s, const Dropout& drop) {
     const int R = s.rows(), S = s.columns(), D = s.head_dim;
     pack_transposed(scratch.q_t, S, scratch.q, R, D);

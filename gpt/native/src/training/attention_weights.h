@@ -7,7 +7,7 @@
 inline simd::floats weight_exp(simd::floats x) {
     using namespace simd;
 #ifdef GPT_BFLOAT16
-    // The rest is as in simd::exp, which says why.
+    // The rest is as in simd::exp, which says why, without the upper bound of x and the last bits of 1 / ln 2.
     const floats clamped = max(broadcast(-87.0f), x), log2e = broadcast(1.44269502f), shift = broadcast(12582912.0f);
     const floats shifted = fma(clamped, log2e, shift);
     const floats f = fma(clamped, log2e, shift - shifted);

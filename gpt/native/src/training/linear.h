@@ -1,5 +1,6 @@
-// Linear layers without bias: y = x W^T, dx = dy W, dW = dy^T x (torch.nn.Linear). Layers that read the same x are
-// joined: queries, keys and values, or gate and up, are the parts of one layer, whose outputs lie side by side.
+// Linear layers without bias (torch.nn.Linear): y = x W^T, and backward dx = dy W and dW = dy^T x. Layers that read the
+// same x are joined: queries, keys and values, or c_gate and c_fc, are the parts of one layer, whose outputs lie side
+// by side.
 //
 // Rows of x and y are computed by strips of 32. Each strip also leaves its x and dy as tiles, from which the weights'
 // gradients are computed when all strips are done.
@@ -10,20 +11,24 @@
 static const int STRIP = 32;  // rows that a task computes
 static const int CHUNK = 64;  // outputs that are computed at a time, so that they stay in the nearest cache
 
-// Columns of padding behind each row of packed weights. With a cache line more than the columns need, rows are an odd
-// number of lines long: otherwise the rows of one column would share a few sets of the cache, and evict each other.
+// Columns of padding behind each row of packed weights, whose columns are a multiple of 32. With 16 columns more, which
+// are one cache line, rows are an odd number of lines long: otherwise the rows of one column would share a few sets of
+// the cache, and evict each other.
 static const int GAP = 16;
 
 struct Linear {
     static const int MAX_PARTS = 3;
 
     const float* weights[MAX_PARTS];  // (part_outputs, part_inputs) each
-    float* gradients[MAX_PARTS];
+    float* gradients[MAX_PARTS];      // the same
     int parts, part_outputs, part_inputs;
-    int padded_outputs, inputs;  // of a part, and of all; up to multiples of 32, as matmuls take them
-    // The weights as elements, zero in the padding: row by row, packed for y = x W^T, and packed for dx = dy W.
-    element* joined;
-    element *forward, *backward;
+    // Up to multiples of 32, as matmuls take them:
+    int padded_outputs;  // of one part
+    int inputs;          // of all parts, which read the same
+    // The weights as elements, 0 in the padding:
+    element* joined;    // row by row
+    element* forward;   // packed for y = x W^T
+    element* backward;  // packed for dx = dy W
 
     int outputs() const { return parts * padded_outputs; }
     size_t joined_size() const { return (size_t)outputs() * inputs; }
@@ -60,7 +65,8 @@ inline void pack_layer(Linear& l) {
     pack_weights(l);
 }
 
-// c (32, columns) = a (32, depth) b: columns from `first` on of packed weights b that have `width` of them.
+// c (32, columns) = a (32, depth) b (depth, columns), where b is `columns` columns from `first` on of packed weights
+// that have `width` columns. lda, ldc: numbers from one row of a, or c, to the next.
 inline void matmul_strip(float* c, int ldc, const element* a, int lda, const element* b, int width, int depth,
                          int first, int columns) {
     for (int row = 0; row < STRIP; row += 16)
@@ -95,10 +101,10 @@ inline void copy_chunk(float* out, int stride, const float* chunk, int columns) 
     for (int r = 0; r < STRIP; r++) memcpy(out + (size_t)r * stride, chunk + r * CHUNK, columns * sizeof(float));
 }
 
-// The factors of one layer's weight gradient, for all strips, as tiles. Of dy, the tiles of one column follow each
-// other; of x, those of one strip.
+// The factors of one layer's weight gradient, for all strips, as tiles of 32 rows and 16 columns (see packing.h).
 struct Factors {
-    element *left, *right;
+    element* left;   // of dy: the tiles of 16 columns follow each other, one for each strip
+    element* right;  // of x: the tiles of a strip follow each other, one for each 16 columns
     int strips, outputs, inputs;
 
     Factors(Arena& arena, int strips, int outputs, int inputs)
@@ -107,7 +113,7 @@ struct Factors {
           inputs(inputs) {}
     Factors(Arena& arena, int strips, const Linear& l) : Factors(arena, strips, l.outputs(), l.inputs) {}
 
-    // Stores columns of a strip of dy, or of x; `x` points to the first of them.
+    // Stores `columns` columns of a strip from `first` on, of dy and of x; these point to the first of the columns.
     void store_left(int strip, int first, int columns, const element* dy, int stride) const {
         for (int c = 0; c < columns; c += 16)
             store_left_tile(left + ((size_t)(first + c) / 16 * strips + strip) * TILE, dy + c, stride);
@@ -120,16 +126,19 @@ struct Factors {
 
 static const int DEPTH_STRIPS = 16;  // strips of x that are multiplied while they are in the L2 cache
 
-// Computes 32 outputs of dW: task number `task` of l.outputs() / 32. sums: (32, inputs). Adds to the gradient, or
-// writes it.
+// Computes 32 outputs of dW = dy^T x, and adds them to the gradient or writes them: task number `task` of
+// l.outputs() / 32. sums: memory for (32, inputs). A few strips are multiplied by all columns of x before the next ones
+// are added.
 inline void weight_gradient(const Linear& l, const Factors& f, int task, float* sums, bool adds) {
-    const size_t next_left = (size_t)f.strips * TILE, next_right = (size_t)l.inputs / 16 * TILE;
-    const element* left = f.left + (size_t)2 * task * next_left;
+    const size_t next_left = (size_t)f.strips * TILE;                // to the next 16 outputs
+    const size_t next_right = (size_t)l.inputs / 16 * TILE;          // to the next strip
+    const element* outputs = f.left + (size_t)2 * task * next_left;  // 32 outputs are two columns of tiles
     for (int first = 0; first < f.strips; first += DEPTH_STRIPS) {
         const int depth = std::min(DEPTH_STRIPS, f.strips - first);
+        const element *left = outputs + (size_t)first * TILE, *right = f.right + first * next_right;
         for (int n = 0; n < l.inputs; n += 32)
-            matmul_tiles(sums + n, l.inputs, left + (size_t)first * TILE, next_left,
-                         f.right + first * next_right + (size_t)n / 16 * TILE, next_right, depth, first == 0);
+            matmul_tiles(sums + n, l.inputs, left, next_left, right + (size_t)n / 16 * TILE, next_right, depth,
+                         first == 0);
     }
     for (int i = 0; i < 32; i++) {
         float* row = l.row(l.gradients, 32 * task + i);

@@ -1,4 +1,5 @@
-// What a block computes row by row between its matmuls: norms, dropout and residual sums. The residual stream is float.
+// What a block computes row by row between its matmuls: norms, dropout and residual sums (Block.forward of
+// gpt/model/gpt.py, and its gradient). The residual stream is float.
 // Widths are multiples of 16.
 #pragma once
 #include "../memory.h"
@@ -8,35 +9,43 @@
 
 // The residual stream (rows, C) where it enters a norm, and the moments of each row, which the backward pass needs.
 struct Stream {
-    float *x, *mean, *inverse;
-    int width;
+    float* x;               // (rows, C)
+    float *mean, *inverse;  // (rows): see Moments
+    int width;              // C
 
     Stream(Arena& arena, int rows, int width)
         : x(arena.alloc<float>((size_t)rows * width)), mean(arena.alloc<float>(rows)),
           inverse(arena.alloc<float>(rows)), width(width) {}
     float* row(int n) const { return x + (size_t)n * width; }
 
-    // normed = norm(x) gain, of row n.
+    // normed = norm(x) gain, of row n: torch.nn.LayerNorm, or RMSNorm of gpt/model/layers.py. Keeps the moments.
     void norm(element* normed, int n, const float* gain, const Norm& norm) const {
         const Moments m = norm_row(normed, row(n), gain, nullptr, width, norm);
-        mean[n] = m.mean, inverse[n] = m.inverse;
+        mean[n] = m.mean;
+        inverse[n] = m.inverse;
     }
 
-    // Adds the gradient through the norm to dx, given that of its result; adds to that of the gain. Computes the result
-    // of the norm again.
+    // Adds the gradient through the norm of row n to dx, given that of its result, dnormed; adds to that of the gain.
+    // Computes the result, `normed`, again. With unit = (x - mean) inverse and g = dnormed gain:
+    //     normed = unit gain
+    //     dgain += dnormed unit
+    //     dx += inverse (g - unit mean(g unit) - mean(g)), without the last mean for RMSNorm, which is not centered
+    // The parts that are subtracted would only scale or shift the row, which the norm undoes.
     void norm_backward(float* dx, float* dgain, element* normed, int n, const float* dnormed, const float* gain,
                        bool is_centered) const {
         using namespace simd;
         const float *row = this->row(n), mean = this->mean[n], inverse = this->inverse[n];
         floats dot = {}, total = {};
         for (int c = 0; c < width; c += LANES) {
-            const floats unit = (load(row + c) - mean) * inverse, d = load(dnormed + c), g = d * load(gain + c);
+            const floats unit = (load(row + c) - mean) * inverse, d = load(dnormed + c);
+            const floats g = d * load(gain + c);
             store(normed + c, unit * load(gain + c));
             store(dgain + c, fma(d, unit, load(dgain + c)));
-            dot = fma(g, unit, dot), total += g;
+            dot = fma(g, unit, dot);
+            total += g;
         }
-        // Parts of the gradient that would only scale or shift the row have no effect: the norm undoes them.
-        const float along = reduce_add(dot) / width, shift = is_centered ? reduce_add(total) / width : 0.0f;
+        const float along = reduce_add(dot) / width;
+        const float shift = is_centered ? reduce_add(total) / width : 0.0f;
         for (int c = 0; c < width; c += LANES) {
             const floats unit = (load(row + c) - mean) * inverse, g = load(dnormed + c) * load(gain + c);
             store(dx + c, fma(g - unit * along - shift, broadcast(inverse), load(dx + c)));
