@@ -9,7 +9,9 @@ inline int request_matmul() { return request_tiles(); }
 
 typedef TileScope MatmulScope;
 
-// Four tiles of c at a time, then one. Strides of tiles are in bytes.
+// See matmul.h. Computes four tiles of c at a time (0 to 3), and then what is left, one at a time. Strides of tiles are
+// in bytes: a float has 4 and a bf16 has 2. The tiles of b alternate between 5 and 6, so that one can be loaded while
+// the other is multiplied.
 [[gnu::noinline]] inline void matmul(float* c, int ldc, const bf16* a, int lda, const bf16* b, int ldb, int k, int n,
                                      bool is_first = true) {
     int j = 0;
@@ -46,9 +48,7 @@ typedef TileScope MatmulScope;
     }
 }
 
-// c += a b, or c = a b where `is_first`: a is two rows of `depth` tiles, b `depth` rows of two packed ones, c 32 x 32
-// floats. A tile's 512 elements are contiguous: in a, tiles of one row follow each other, and the other row is `next_a`
-// elements further; in b, tiles of one depth follow each other, and the next depth is `next_b` further.
+// See matmul.h. The four tiles of c are side by side and below each other; a tile's rows in memory are 64 bytes apart.
 inline void matmul_tiles(float* c, int stride, const bf16* a, size_t next_a, const bf16* b, size_t next_b, int depth,
                          bool is_first) {
     float *right = c + 16, *below = c + (size_t)16 * stride, *across = below + 16;

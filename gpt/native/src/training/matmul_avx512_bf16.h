@@ -11,11 +11,12 @@ struct MatmulScope {};
 
 static const int DOT_ROWS = 8;  // rows of sums, two vectors wide, that fit into registers
 
-// DOT_ROWS x 16 N sums.
+// (DOT_ROWS, 16 N) sums.
 template <int N> struct Sums {
     floats of[DOT_ROWS][N] = {};
 
-    // Adds 32 columns of a times 32 rows of b, with `next` elements from one vector's pairs in b to the next's.
+    // Adds 32 columns of a times 32 rows of b, which are 16 rows of pairs. lda, ldb: elements from one row to the next;
+    // next: elements from 16 columns of b, which are a vector of pairs, to the next 16.
     void add(const bf16* a, size_t lda, const bf16* b, size_t ldb, size_t next) {
 #pragma GCC unroll 4
         for (int pair = 0; pair < 16; pair++) {
@@ -31,6 +32,7 @@ template <int N> struct Sums {
     }
 };
 
+// 16 N columns of c, of a matmul.
 template <int N>
 inline void matmul_columns(float* c, int ldc, const bf16* a, int lda, const bf16* b, int ldb, int k, bool is_first) {
     for (int row = 0; row < 16; row += DOT_ROWS) {
@@ -41,6 +43,7 @@ inline void matmul_columns(float* c, int ldc, const bf16* a, int lda, const bf16
     }
 }
 
+// See matmul.h. Two vectors of columns at a time, and then the last one where their number is odd.
 [[gnu::noinline]] inline void matmul(float* c, int ldc, const bf16* a, int lda, const bf16* b, int ldb, int k, int n,
                                      bool is_first = true) {
     int j = 0;
@@ -48,7 +51,7 @@ inline void matmul_columns(float* c, int ldc, const bf16* a, int lda, const bf16
     if (j < n) matmul_columns<1>(c + 16 * j, ldc, a, lda, b + 32 * j, ldb, k, is_first);
 }
 
-// See matmul_amx.h.
+// See matmul.h. Sums have DOT_ROWS rows, of the 16 in a row of a's tiles.
 inline void matmul_tiles(float* c, int stride, const bf16* a, size_t next_a, const bf16* b, size_t next_b, int depth,
                          bool is_first) {
     for (int row = 0; row < 32; row += DOT_ROWS) {
