@@ -8,7 +8,8 @@
 #include <sys/mman.h>
 #endif
 
-// Hands out parts of a block of memory, one after another. Without a block it only measures how much memory is needed.
+// Hands out parts of a block of memory, one after another. Without a block it returns null, and only measures how much
+// memory is needed.
 class Arena {
     char* start;
     size_t used = 0;
@@ -17,7 +18,8 @@ class Arena {
     explicit Arena(void* start) : start((char*)start) {}
     template <class T> T* alloc(size_t count) {
         T* result = start ? (T*)(start + used) : nullptr;
-        used += (count * sizeof(T) + 63) / 64 * 64;  // a multiple of a cache line, which has 64 bytes
+        // Up to whole cache lines of 64 bytes, so that no two arrays share one.
+        used += (count * sizeof(T) + 63) / 64 * 64;
         return result;
     }
     size_t bytes() const { return used; }

@@ -31,6 +31,7 @@ template <int FIRST, int LAST, class Work> inline void with_constant(int n, Work
 
 namespace simd {
 
+// a b + c, with the same a in all lanes.
 inline floats multiply_add(float a, floats b, floats c) { return fma(broadcast(a), b, c); }
 
 // The index of each lane.

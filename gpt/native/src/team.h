@@ -61,8 +61,9 @@ inline int this_core() {
 #endif
 }
 
-// Moves the calling thread to another core if it is on this one. Where there are two cores, Linux wakes a thread on
-// that of the thread that wakes it, and leaves both there for some milliseconds, although the other core is idle.
+// Moves the calling thread to another core if it is on the core with this number. Where there are two cores, Linux
+// wakes a thread on that of the thread that wakes it, and leaves both there for some milliseconds, although the other
+// core is idle.
 inline void leave_core([[maybe_unused]] int core) {
 #ifdef __linux__
     if (core != sched_getcpu()) return;
@@ -75,6 +76,7 @@ inline void leave_core([[maybe_unused]] int core) {
 #endif
 }
 
+// Lets `run` be called in each new process that is forked from this one.
 inline void after_fork(void (*run)()) {
 #ifndef _WIN32  // which cannot fork
     pthread_atfork(nullptr, nullptr, run);
@@ -95,12 +97,13 @@ class WaitingRoom {
     // Returns whether the thread has slept.
     template <class Condition> INLINES_ALL bool wait_until(Condition is_true) {
         const auto start = std::chrono::steady_clock::now();
-        do
-            for (int i = 0; i < 64; i++) {  // since reading the clock takes as long as a few pauses
+        do {
+            // Many pauses between two looks at the clock, since reading it takes as long as a few of them.
+            for (int i = 0; i < 64; i++) {
                 if (is_true()) return false;
                 pause_spinning();
             }
-        while (std::chrono::steady_clock::now() - start < spin);
+        } while (std::chrono::steady_clock::now() - start < spin);
         std::unique_lock<std::mutex> lock(mutex);
         sleepers++;
         changed.wait(lock, is_true);
@@ -218,11 +221,12 @@ class Pool {
     std::atomic<int> inside{0};     // threads that execute a program, maybe after its call has ended
     int size = 1;                   // the caller is a worker too
 
+    // What threads find when they are woken.
     struct {
         void (*run)(const void* program, Team& team);  // null between calls
-        const void* program;
-        size_t bytes;
-        int threads;
+        const void* program;                           // on the stack of the caller
+        size_t bytes;                                  // of the program
+        int threads;                                   // workers, with the caller
         uint64_t first_phase;
         int core;  // of the caller
     } job = {};
@@ -236,8 +240,10 @@ class Pool {
             board.room.wait_until([&] { return jobs != seen; });
             std::unique_lock<std::mutex> lock(mutex);
             seen = jobs;
+            // The call may have ended before this thread came, or want fewer threads.
             if (!job.run || index >= job.threads) continue;
             const auto current = job;
+            // Copied under the mutex, which the caller takes before it returns.
             memcpy(program, current.program, current.bytes);
             inside++;
             lock.unlock();
@@ -263,7 +269,7 @@ class Pool {
                 answered = i;
             }
         });
-        auto least = std::chrono::nanoseconds(100000);  // at most, where no try was quiet
+        auto least = std::chrono::nanoseconds(100000);  // also where no try was so quick
         for (int i = 1; i <= tries; i++) {
             std::this_thread::sleep_for(std::chrono::microseconds(50));  // in which the other falls asleep
             const auto start = Clock::now();
@@ -276,7 +282,7 @@ class Pool {
             least = std::min(least, std::chrono::nanoseconds(Clock::now() - start));
         }
         sleeper.join();
-        board.room.spin = std::max(least, std::chrono::nanoseconds(2000));
+        board.room.spin = std::max(least, std::chrono::nanoseconds(2000));  // about one round of the spin loop
     }
 
     // Starts threads until there are so many workers; returns how many can be used, fewer if the system denies threads.
@@ -304,9 +310,10 @@ class Pool {
         static_assert(sizeof(Program) <= MAX_PROGRAM, "late workers have a copy of the program");
         if (busy.exchange(true)) return false;
         threads = grow(threads);
-        // The number of the call begins anew when it has filled its bits.
-        const uint64_t call = (uint64_t)jobs + 1, bits = 64 - Board::TASK_BITS;
-        const uint64_t first_phase = call << Board::PHASE_BITS & (((uint64_t)1 << bits) - 1);
+        // Phases have the bits that tasks leave. The number of the call begins anew when it has filled its own.
+        const int bits = 64 - Board::TASK_BITS;
+        const uint64_t call = (uint64_t)jobs + 1;
+        const uint64_t first_phase = (call << Board::PHASE_BITS) & (((uint64_t)1 << bits) - 1);
         board.done = 0;
         board.word = Board::start_of(first_phase);
         {
@@ -319,6 +326,7 @@ class Pool {
         Team team(&board, first_phase, 0);
         program(team);
         {
+            // From here on no thread begins with the program, which the caller may now destroy.
             std::lock_guard<std::mutex> lock(mutex);
             job.run = nullptr;
         }
@@ -340,8 +348,9 @@ template <class Program> void run_together(int threads, const Program& program) 
         if (!pool) {
             after_fork([] { kept = nullptr; });  // none of its threads is in the new process
             Pool* made = new Pool;
+            // Fails if another thread made a pool first; `pool` is then that one.
             if (kept.compare_exchange_strong(pool, made)) pool = made;
-            else delete made;  // another thread made one first, which `pool` is now
+            else delete made;
         }
         if (pool->try_run(threads, program)) return;
     }

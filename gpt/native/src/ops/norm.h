@@ -12,7 +12,8 @@ struct Moments {
     float inverse;  // 1 / the standard deviation, or 1 / the root mean square for RMSNorm
 };
 
-// Writes the normalized x to y. Rows are padded to whole vectors; the padding of x and gain is 0. bias may be null.
+// Writes the normalized row x to y: y = (x - mean) inverse gain + bias, as torch.nn.LayerNorm and RMSNorm of
+// gpt/model/layers.py do. Rows are padded to whole vectors; the padding of x and gain is 0. bias may be null.
 template <class Out>
 inline Moments norm_row(Out* y, const float* x, const float* gain, const float* bias, int width, const Norm& norm) {
     using namespace simd;
