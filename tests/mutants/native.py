@@ -46,12 +46,12 @@ FAULTS = [
     ("ops/softmax.h", "lanes() < count - j, e,", "lanes() <= count - j, e,"),
     ("ops/activations.h", "0.39894228f", "0.39984228f"),
     # scores that are not scaled; the diagonal; the wrong gradients
-    ("training/attention.h", "1.0f / std::sqrt((float)sizes.head_dim)}", "1.0f}"),
-    ("training/attention_gradients_bf16.h", "lanes() >= j + r - query", "lanes() > j + r - query"),
+    ("training/attention.h", "1.0f / std::sqrt((float)shape.head_dim)}", "1.0f}"),
+    ("training/attention_gradients.h", "lanes() >= key - query", "lanes() > key - query"),
     (
-        "training/attention_gradients_float.h",
-        "scratch.dv, scratch.weights,",
-        "scratch.dv, scratch.dscores,",
+        "training/attention_gradients.h",
+        "matmul(scratch.dv + row, D, weights,",
+        "matmul(scratch.dv + row, D, dscores,",
     ),
     ("training/weight_gradients.h", "weight * (dweight - delta)", "kept * (dweight - delta)"),
     # the lower half of a tile, twice; the wrong tile
@@ -60,20 +60,28 @@ FAULTS = [
     ("training/matmul_amx.h", "LOAD_TILE(3, across,", "LOAD_TILE(3, below,"),
     # the gate for what it is multiplied by; padding that is left as it was; the seed of another
     # dropout; the end of a gain
-    ("training/step.h", "* load(kept + first + c));", "* load(kept + j));"),
-    ("training/step.h", "memset((void*)(k.y + (size_t)n * m.width), 0,", "(void)sizeof(0,"),
+    ("training/mlp.h", "* load(factor + c));", "* load(gate + c));"),
     (
         "training/step.h",
-        "drop_strip(f.proj, strip, s, drop(2 + 3 * block))",
-        "drop_strip(f.proj, strip, s, drop(3 + 3 * block))",
+        "memset((void*)(memory.y + (size_t)n * model.width), 0,",
+        "(void)sizeof(0,",
+    ),
+    (
+        "training/step.h",
+        "drop_strip(factors, strip, scratch, attention_dropout(block))",
+        "drop_strip(factors, strip, scratch, mlp_dropout(block))",
     ),
     ("training/step.h", "first < D; first += 16", "first + 16 < D; first += 16"),
     # gradients that are overwritten; that of a tied head, which is lost; positions of a batch for
     # those of a sequence; dropout of the embeddings, on the way back
-    ("training/step.h", "b.adds ? simd::load(gradient + c) : simd::floats{}", "simd::floats{}"),
-    ("training/step.h", "if (!b.adds && !is_tied)", "if (!b.adds)"),
-    ("training/step.h", "add(wpe + (size_t)(n % b.length) * C", "add(wpe + (size_t)(n % 32) * C"),
-    ("training/step.h", "drop_row(dx, dx, n, m.width, drop);", "(void)dx;"),
+    (
+        "training/step.h",
+        "batch.adds ? simd::load(gradient + c) : simd::floats{}",
+        "simd::floats{}",
+    ),
+    ("training/step.h", "if (!batch.adds && !is_tied)", "if (!batch.adds)"),
+    ("training/step.h", "wpe + (size_t)(n % batch.length) * C", "wpe + (size_t)(n % 32) * C"),
+    ("training/step.h", "drop_row(dx, dx, n, model.width, drop);", "(void)dx;"),
     # a gradient that is overwritten; RMSNorm as if it were centered; columns of another dropout
     ("training/rows.h", "fma(d, unit, load(dgain + c))", "d * unit"),
     (
@@ -84,30 +92,30 @@ FAULTS = [
     ("training/rows.h", "drop.apply(stream, first + c, load(y", "drop.apply(stream, c, load(y"),
     # a row of padding; sums of many strips, which begin anew; a gradient that is overwritten
     ("training/linear.h", "return i < part_outputs ?", "return i <= part_outputs ?"),
-    ("training/linear.h", "next_right, depth, first == 0);", "next_right, depth, true);"),
+    ("training/linear.h", "first == 0);", "true);"),
     ("training/linear.h", "adds ? simd::load(row + c) + sum : sum", "sum"),
     # targets of the next sequence; ignored targets; the logits of padding; the slope of the
     # temperature; a logit that is not the largest
-    ("training/head.h", "left = b.length - n % b.length;", "left = b.length;"),
+    ("training/head.h", "left = batch.length - n % batch.length;", "left = batch.length;"),
     (
         "training/head.h",
-        "counts ? of_text + 2.0f * b.z_weight * log_z : 0.0f",
-        "of_text + 2.0f * b.z_weight * log_z",
+        "position.counts() ? position.text_weight + 2.0f * batch.z_weight * log_z : 0.0f",
+        "position.text_weight + 2.0f * batch.z_weight * log_z",
     ),
-    ("training/head.h", "select(lanes() < V - v, e", "select(lanes() <= V - v, e"),
-    ("training/head.h", "scale = b.scale / b.temperature", "scale = b.scale"),
+    ("training/head.h", "select(lanes() < vocab - v, e", "select(lanes() <= vocab - v, e"),
+    ("training/head.h", "scale = batch.scale / batch.temperature", "scale = batch.scale"),
     ("training/head.h", "logits[v] > peak ? logits[v] : peak", "logits[v]"),
     # epsilon that is corrected too; the last number of a norm; momentum without Nesterov's step
     (
         "training/optimizer.h",
-        "(std::sqrt(v) / t.correction_2 + t.eps)",
-        "((std::sqrt(v) + t.eps) / t.correction_2)",
+        "(sqrt(v) / t.correction_2 + t.eps);",
+        "((sqrt(v) + t.eps) / t.correction_2);",
     ),
     ("training/optimizer.h", "for (; i < end; i++) sum +=", "for (; i + 1 < end; i++) sum +="),
     ("training/optimizer.h", "to_element(g + (m - g) * t.beta_1)", "to_element(m)"),
     # wide matrices for tall ones; the stride of a transpose; a direction of zeros
     ("training/optimizer.h", "(float)t.rows / t.columns", "(float)t.columns / t.rows"),
-    ("training/optimizer.h", "column_step = is_tall ? n.K : 1", "column_step = is_tall ? n.M : 1"),
+    ("training/optimizer.h", "column_step = is_tall ? K : 1", "column_step = is_tall ? K / 2 : 1"),
     (
         "training/optimizer.h",
         "std::max((float)std::sqrt(squares), 1e-7f)",
@@ -116,7 +124,11 @@ FAULTS = [
     # by the probability of being dropped; rows that two seeds share; elements that two vectors
     # share
     ("training/dropout.h", "scale(1.0f / (1.0f - p))", "scale(1.0f / p)"),
-    ("training/dropout.h", "hash(seed ^ hash(s))", "hash(seed ^ s)"),
+    (
+        "training/dropout.h",
+        "words s) const { return hash(seed ^ hash(s))",
+        "words s) const { return hash(seed ^ s)",
+    ),
     ("training/dropout.h", "stream + (uint32_t)i)", "stream + (uint32_t)(i / simd::LANES))"),
     # the lower half twice; NaN that is lost; halves in the wrong order
     ("simd/avx2.h", "_mm256_extractf128_ps(x, 1)", "_mm256_extractf128_ps(x, 0)"),

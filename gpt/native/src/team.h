@@ -136,19 +136,14 @@ struct Share {
 // What the workers of a call share. `word` holds two numbers: its lower TASK_BITS bits are the next task of the phase,
 // and the bits above them are the number of the phase. Since both are in one word, a worker that comes late cannot take
 // a task of another phase. The lower PHASE_BITS bits of a phase's number count the phases of a call, and those above
-// them count the calls.
+// them count the calls. A phase of a training step has a task for every 32 positions, of which there are less than
+// 2^31, or one for each head of each sequence.
 struct Board {
-    static const int TASK_BITS = 22, PHASE_BITS = 20;
-    static const int MAX_TASKS = (1 << TASK_BITS) - 1;  // of a phase
+    static const int TASK_BITS = 26, PHASE_BITS = 18;
     // Each on a cache line of its own, which the other's changes do not take away from the processor that reads it.
     alignas(64) std::atomic<uint64_t> word{0};
     alignas(64) std::atomic<int> done{0};  // tasks of this phase
     WaitingRoom room;
-
-    static uint64_t phase_of(uint64_t word) { return word >> TASK_BITS; }
-    static int task_of(uint64_t word) { return (int)(word & MAX_TASKS); }
-    // The word with the first task of a phase.
-    static uint64_t start_of(uint64_t phase) { return phase << TASK_BITS; }
 };
 
 // One worker's place in a call.
@@ -159,33 +154,9 @@ class Team {
 
     // Waits while the phase has tasks that other workers have taken; returns the word that followed.
     uint64_t next_word() const {
-        const bool has_slept = board->room.wait_until([this] { return Board::phase_of(board->word) != phase; });
-        if (has_slept) leave_core(caller_core);
+        if (board->room.wait_until([this] { return board->word >> Board::TASK_BITS != phase; }))
+            leave_core(caller_core);
         return board->word;
-    }
-
-    // Takes tasks of a phase until none is left, and calls body(first + task) for each; returns when all are done.
-    template <class Body> void run_phase(int64_t first, int tasks, const Body& body) {
-        uint64_t word = board->word;
-        while (Board::phase_of(word) == phase) {
-            const int task = Board::task_of(word);
-            if (task >= tasks) {
-                word = next_word();
-                continue;
-            }
-            // Takes the task, unless another worker has changed the word; `word` is then what it was changed to.
-            if (!board->word.compare_exchange_weak(word, word + 1)) continue;
-            body((int)(first + task));
-            const int done = board->done.fetch_add(1) + 1;
-            if (done == tasks) {
-                // Reset first: as soon as the word has changed, other workers count tasks of the next phase.
-                board->done = 0;
-                board->word = Board::start_of(phase + 1);
-                board->room.wake();
-            }
-            word = board->word;
-        }
-        phase++;
     }
 
   public:
@@ -201,9 +172,25 @@ class Team {
             for (int task = 0; task < tasks; task++) body(task);
             return;
         }
-        // More tasks than one phase can number become several phases.
-        for (int64_t first = 0; first < tasks; first += Board::MAX_TASKS)
-            run_phase(first, (int)std::min<int64_t>(tasks - first, Board::MAX_TASKS), body);
+        if (tasks <= 0) return;
+        const uint64_t mask = ((uint64_t)1 << Board::TASK_BITS) - 1;
+        uint64_t word = board->word;
+        while (word >> Board::TASK_BITS == phase) {
+            const int task = (int)(word & mask);
+            if (task >= tasks) {
+                word = next_word();
+            } else if (board->word.compare_exchange_weak(word, word + 1)) {
+                body(task);
+                if (board->done.fetch_add(1) + 1 == tasks) {
+                    // Reset first: as soon as the word has changed, other workers count tasks of the next phase.
+                    board->done = 0;
+                    board->word = (phase + 1) << Board::TASK_BITS;  // which opens the next phase
+                    board->room.wake();
+                }
+                word = board->word;
+            }
+        }
+        phase++;
     }
 };
 
@@ -315,7 +302,7 @@ class Pool {
         const uint64_t call = (uint64_t)jobs + 1;
         const uint64_t first_phase = (call << Board::PHASE_BITS) & (((uint64_t)1 << bits) - 1);
         board.done = 0;
-        board.word = Board::start_of(first_phase);
+        board.word = first_phase << Board::TASK_BITS;
         {
             std::lock_guard<std::mutex> lock(mutex);
             const auto run = [](const void* program, Team& team) { (*(const Program*)program)(team); };
