@@ -72,6 +72,16 @@ MODELS = (
         "n_head": 2,
         "block_size": 129,
     },
+    # As GPT-2 is, but for the norm of keys, without which their bias has no gradient to compare.
+    {
+        "norm": "layernorm",
+        "position": "learned",
+        "mlp": "gelu_tanh",
+        "bias": True,
+        "qk_norm": True,
+        "n_embd": 64,
+        "n_head": 1,
+    },
 )
 """Changes of the tiny model: together they call every kernel, on whole and on partial vectors."""
 SAMPLING_PARAMS = (

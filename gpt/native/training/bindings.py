@@ -17,12 +17,14 @@ from gpt.system.progress import Report, silent
 
 class CBlockTensors(ctypes.Structure):
     _fields_ = fields(
-        (c_void_p, "ln_1 c_q c_k c_v q_norm k_norm c_proj ln_2 c_gate c_fc mlp_c_proj")
+        (c_void_p, "ln_1 c_q c_k c_v q_norm k_norm c_proj ln_2 c_gate c_fc mlp_c_proj"),
+        (c_void_p, "ln_1_bias c_q_bias c_k_bias c_v_bias c_proj_bias"),
+        (c_void_p, "ln_2_bias c_gate_bias c_fc_bias mlp_c_proj_bias"),
     )
 
 
 class CModelTensors(ctypes.Structure):
-    _fields_ = fields((c_void_p, "wte wpe ln_f lm_head blocks"))
+    _fields_ = fields((c_void_p, "wte wpe ln_f ln_f_bias lm_head blocks"))
 
 
 class CTrainedModel(ctypes.Structure):

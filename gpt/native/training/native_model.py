@@ -36,6 +36,7 @@ ACTIVATIONS = {
     "relu": Activation.RELU,
     "relu2": Activation.RELU_SQUARED,
     "gelu": Activation.GELU,
+    "gelu_tanh": Activation.GELU_TANH,
     "swiglu": Activation.GATED_SILU,
 }
 """Supported values of `ModelConfig.mlp`."""
@@ -55,6 +56,15 @@ BLOCK_PARAMETERS = {
     "c_gate": "mlp.c_gate.weight",
     "c_fc": "mlp.c_fc.weight",
     "mlp_c_proj": "mlp.c_proj.weight",
+    "ln_1_bias": "ln_1.bias",
+    "c_q_bias": "attn.c_q.bias",
+    "c_k_bias": "attn.c_k.bias",
+    "c_v_bias": "attn.c_v.bias",
+    "c_proj_bias": "attn.c_proj.bias",
+    "ln_2_bias": "ln_2.bias",
+    "c_gate_bias": "mlp.c_gate.bias",
+    "c_fc_bias": "mlp.c_fc.bias",
+    "mlp_c_proj_bias": "mlp.c_proj.bias",
 }
 """Names of a block's parameters by the fields of `BlockTensors`; no model has all of them."""
 
@@ -242,6 +252,7 @@ class NativeModel:
             wte=floats(wte),
             wpe=floats(tensors.get("wpe.weight")),
             ln_f=floats(tensors["ln_f.weight"]),
+            ln_f_bias=floats(tensors.get("ln_f.bias")),
             # A tied head has no name of its own.
             lm_head=floats(tensors.get("lm_head.weight", wte)),
             blocks=ctypes.cast(blocks, c_void_p),
@@ -287,7 +298,6 @@ def _uncovered_in_training(config: ModelConfig) -> str | None:
     reasons = {
         # whoever names an attention wants that one and no kernel
         f"model.attention={config.attention}": config.attention != "auto",
-        "biases": config.bias,
         "grouped key and value heads": config.kv_heads != config.n_head,
         f"heads {head_dim} wide (a multiple of 32 is needed, at most 256)": not is_head_covered,
         f"a hidden width of {hidden} (model.mlp_width has to be a multiple of 16)": (

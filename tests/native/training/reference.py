@@ -44,10 +44,11 @@ def build_model(**config: Any) -> GPT:
     values = {"n_layer": 2, "n_head": 2, "n_embd": 64, "block_size": 40, "vocab_size": 23}
     torch.manual_seed(0)
     model = GPT(ModelConfig.model_validate({**values, **config}))
-    for parameter in model.parameters():
-        is_gain = parameter.dim() == 1
+    for name, parameter in model.named_parameters():
+        is_vector = parameter.dim() == 1
+        is_gain = is_vector and not name.endswith("bias")
         # A sum over a row of `fan_in` products then has about the size of one of its terms.
-        std = 0.3 if is_gain else parameter.size(1) ** -0.5
+        std = 0.3 if is_vector else parameter.size(1) ** -0.5
         nn.init.normal_(parameter, mean=float(is_gain), std=std)
     return model
 

@@ -50,6 +50,9 @@ VARIANTS: list[dict[str, Any]] = [
     {"norm": "layernorm", "position": "rope", "mlp": "swiglu", "qk_norm": True, "n_head": 1},
     {"norm": "rmsnorm", "position": "sinusoidal", "mlp": "gelu", "qk_norm": True},
     {"norm": "rmsnorm", "norm_eps": 0.3, "position": "rope", "mlp": "relu"},
+    {"norm": "layernorm", "position": "learned", "mlp": "gelu_tanh", "bias": True},
+    {"norm": "rmsnorm", "position": "rope", "mlp": "swiglu", "bias": True, "qk_norm": True},
+    {"norm": "layernorm", "mlp": "swiglu", "mlp_width": 80, "bias": True, "tie_weights": False},
 ]
 """Models that have each value of each option."""
 HEADS = [
@@ -84,8 +87,8 @@ def largest_error(kernels: Kernels, torchs: float, has_kink: bool = False) -> fl
     if kernels.dtype == torch.float32:
         return ROUNDED_AT_KINK if has_kink else ROUNDED
     # In bfloat16 the library rounds as often as torch does, but not at the same places. The errors
-    # of small tensors, of which a few numbers decide, differ by up to a half.
-    return 1.6 * torchs + 2**-9
+    # of small tensors, of which a few numbers decide, differ by up to two thirds: most for biases.
+    return 1.7 * torchs + 2**-9
 
 
 def check_result(
@@ -188,7 +191,8 @@ def test_drawn_architectures(kernels: Kernels, number: int) -> None:
         "vocab_size": draw.randint(2, 150),
         "norm": draw.choice(("layernorm", "rmsnorm")),
         "position": draw.choice(("learned", "sinusoidal", "rope")),
-        "mlp": draw.choice(("relu", "relu2", "gelu", "swiglu")),
+        "mlp": draw.choice(("relu", "relu2", "gelu", "gelu_tanh", "swiglu")),
+        "bias": draw.random() < 0.5,
         "mlp_width": 16 * draw.randint(1, 20),
         "qk_norm": draw.random() < 0.5,
         "tie_weights": draw.random() < 0.5,
@@ -461,8 +465,6 @@ def test_wrong_ids_are_refused() -> None:
 @pytest.mark.parametrize(
     ("changes", "what"),
     [
-        ({"mlp": "gelu_tanh"}, "model.mlp=gelu_tanh"),
-        ({"bias": True}, "biases"),
         ({"n_kv_head": 1}, "grouped key and value heads"),
         ({"n_embd": 96}, "heads 48 wide"),
         ({"n_embd": 576}, "heads 288 wide"),

@@ -5,13 +5,6 @@
 #include "model.h"
 #include <cmath>
 
-// GELU as in GPT-2, approximated by tanh (Hendrycks and Gimpel, 2016); 0.79788456 is sqrt(2 / pi).
-struct TanhGelu {
-    static simd::floats value(simd::floats x) {
-        return 0.5f * x * (1.0f + simd::tanh(0.79788456f * (x + 0.044715f * x * x * x)));
-    }
-};
-
 // y = activation(y) for the elements [first, end); for GATED_SILU y *= silu(gate).
 inline void activate(float* y, const float* gate, int first, int end, int activation) {
     using namespace simd;
@@ -20,7 +13,6 @@ inline void activate(float* y, const float* gate, int first, int end, int activa
     };
     if (activation == GATED_SILU)
         for (int i = first; i < end; i += LANES) store(y + i, load(y + i) * load(gate + i) * sigmoid(load(gate + i)));
-    else if (activation == GELU_TANH) apply(TanhGelu());
     else with_activation(activation, apply);
 }
 

@@ -6,10 +6,12 @@
 // null.
 struct BlockTensors {
     float *ln_1, *c_q, *c_k, *c_v, *q_norm, *k_norm, *c_proj, *ln_2, *c_gate, *c_fc, *mlp_c_proj;
+    float *ln_1_bias, *c_q_bias, *c_k_bias, *c_v_bias, *c_proj_bias;
+    float *ln_2_bias, *c_gate_bias, *c_fc_bias, *mlp_c_proj_bias;
 };
 
 struct ModelTensors {
-    float *wte, *wpe, *ln_f, *lm_head;  // lm_head may be wte
+    float *wte, *wpe, *ln_f, *ln_f_bias, *lm_head;  // lm_head may be wte
     const BlockTensors* blocks;
 };
 

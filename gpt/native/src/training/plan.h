@@ -34,37 +34,49 @@ struct WorkerScratch {
     BackwardScratch backward;
 };
 
-// A linear layer of one part for each of `weights`; gradients: where those of the parts are written.
-inline Linear plan_linear(Arena& arena, int part_outputs, int part_inputs, std::initializer_list<float*> weights,
-                          std::initializer_list<float*> gradients) {
+// A linear layer of some parts; gradients: where those of the parameters are written.
+inline Linear plan_linear(Arena& arena, int parts, int part_outputs, int part_inputs, const LinearTensors& parameters,
+                          const LinearTensors& gradients) {
     Linear layer = {};
-    layer.parts = (int)weights.size();
+    layer.parameters = parameters;
+    layer.gradients = gradients;
+    layer.parts = parts;
     layer.part_outputs = part_outputs;
     layer.part_inputs = part_inputs;
-    std::copy(weights.begin(), weights.end(), layer.weights);
-    std::copy(gradients.begin(), gradients.end(), layer.gradients);
     layer.padded_outputs = round_up(part_outputs, 32);
     layer.inputs = round_up(part_inputs, 32);
     layer.joined = arena.alloc<element>(layer.joined_size());
     layer.forward = arena.alloc<element>(layer.forward_size());
     layer.backward = arena.alloc<element>(layer.backward_size());
+    layer.bias = layer.has_bias() ? arena.alloc<float>(layer.outputs()) : nullptr;
     return layer;
 }
 
 inline Linear plan_head(Arena& arena, const TrainedModel& model) {
-    return plan_linear(arena, model.vocab, model.width, {model.weights.lm_head}, {model.gradients.lm_head});
+    return plan_linear(arena, 1, model.vocab, model.width, {{model.weights.lm_head}, {}},
+                       {{model.gradients.lm_head}, {}});
 }
+
+// The parameters of a block's layers, or their gradients.
+inline LinearTensors qkv_tensors(const BlockTensors& b) {
+    return {{b.c_q, b.c_k, b.c_v}, {b.c_q_bias, b.c_k_bias, b.c_v_bias}};
+}
+inline LinearTensors proj_tensors(const BlockTensors& b) { return {{b.c_proj}, {b.c_proj_bias}}; }
+inline LinearTensors up_tensors(const BlockTensors& b, bool is_gated) {
+    if (!is_gated) return {{b.c_fc}, {b.c_fc_bias}};
+    return {{b.c_gate, b.c_fc}, {b.c_gate_bias, b.c_fc_bias}};
+}
+inline LinearTensors down_tensors(const BlockTensors& b) { return {{b.mlp_c_proj}, {b.mlp_c_proj_bias}}; }
 
 inline BlockLinears plan_linears(Arena& arena, const TrainedModel& model, int block) {
     const BlockTensors &w = model.weights.blocks[block], &g = model.gradients.blocks[block];
     const int C = model.width, F = model.hidden;
     const bool is_gated = model.activation == GATED_SILU;
     // Braces evaluate these in their order, which is the order of their memory.
-    return {plan_linear(arena, C, C, {w.c_q, w.c_k, w.c_v}, {g.c_q, g.c_k, g.c_v}),
-            plan_linear(arena, C, C, {w.c_proj}, {g.c_proj}),
-            is_gated ? plan_linear(arena, F, C, {w.c_gate, w.c_fc}, {g.c_gate, g.c_fc})
-                     : plan_linear(arena, F, C, {w.c_fc}, {g.c_fc}),
-            plan_linear(arena, C, F, {w.mlp_c_proj}, {g.mlp_c_proj})};
+    return {plan_linear(arena, 3, C, C, qkv_tensors(w), qkv_tensors(g)),
+            plan_linear(arena, 1, C, C, proj_tensors(w), proj_tensors(g)),
+            plan_linear(arena, is_gated ? 2 : 1, F, C, up_tensors(w, is_gated), up_tensors(g, is_gated)),
+            plan_linear(arena, 1, C, F, down_tensors(w), down_tensors(g))};
 }
 
 // rows: R; log_sums: how many.
@@ -111,10 +123,10 @@ struct Plan {
     element *dy, *dqkv;     // (R, C), (R, 3 C): gradients of attention's result and of its inputs
     BlockFactors* factors;  // one: those of the block whose turn it is
     Factors* head_factors;  // one
-    float *dln_1, *dln_2, *dln_f;  // (strips, C): what each strip adds to the gradients of gains
-    float *dq_norm, *dk_norm;      // (heads, D): what each head adds to them
-    LossSums* losses;              // by strips
-    WorkerScratch* workers;        // by workers
+    NormTensors dln_1, dln_2, dln_f;  // (strips, C): what each strip adds to their gradients
+    float *dq_norm, *dk_norm;         // (heads, D): what each head adds to them
+    LossSums* losses;                 // by strips
+    WorkerScratch* workers;           // by workers
 
     Plan(Arena& arena, const TrainedModel& model, const MicroBatch& batch, int threads)
         : shape{batch.batch, batch.length, model.heads, model.width / model.heads},
@@ -143,7 +155,11 @@ struct Plan {
         put(factors, 0, plan_factors(arena, strips, sizes));
         head_factors = arena.alloc<Factors>(1);
         put(head_factors, 0, Factors(arena, strips, head_sizes));
-        for (float** sums : {&dln_1, &dln_2, &dln_f}) *sums = arena.alloc<float>((size_t)strips * C);
+        const size_t norm_sums = (size_t)strips * C;
+        for (NormTensors* sums : {&dln_1, &dln_2, &dln_f}) {
+            sums->gain = arena.alloc<float>(norm_sums);
+            sums->bias = model.weights.ln_f_bias ? arena.alloc<float>(norm_sums) : nullptr;
+        }
         for (float** sums : {&dq_norm, &dk_norm}) *sums = arena.alloc<float>((size_t)heads * shape.head_dim);
         losses = arena.alloc<LossSums>(strips);
         workers = arena.alloc<WorkerScratch>(threads);

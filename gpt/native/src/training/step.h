@@ -77,7 +77,12 @@ struct GradientProgram {
         return a;
     }
 
-    // x = drop(wte(idx) + wpe), of GPT.forward. Rows of padding are 0 here, and remain 0 in the whole stream.
+    NormTensors ln_1(int block) const { return {weights(block).ln_1, weights(block).ln_1_bias}; }
+    NormTensors ln_2(int block) const { return {weights(block).ln_2, weights(block).ln_2_bias}; }
+    NormTensors ln_f() const { return {model.weights.ln_f, model.weights.ln_f_bias}; }
+
+    // x = drop(wte(idx) + wpe), of GPT.forward. Rows of padding are 0 here, and become what biases make of them; their
+    // gradients are 0 everywhere.
     void embed(int strip) const {
         const int C = model.width;
         const Dropout drop = embedding_dropout();
@@ -100,15 +105,15 @@ struct GradientProgram {
     }
 
     // The norm of a strip of the stream, to elements.
-    void norm_strip(element* out, const Stream& x, int strip, const float* gain) const {
-        for (int r = 0; r < STRIP; r++) x.norm(out + (size_t)r * model.width, strip * STRIP + r, gain, norm());
+    void norm_strip(element* out, const Stream& x, int strip, const NormTensors& parameters) const {
+        for (int r = 0; r < STRIP; r++) x.norm(out + (size_t)r * model.width, strip * STRIP + r, parameters, norm());
     }
 
     // q, k, v = c_q(ln_1(x)), c_k(ln_1(x)), c_v(ln_1(x)), of Block.forward and Attention.forward
     void project(int block, int strip, const WorkerScratch& scratch) const {
         const Linear& qkv = plan.linears[block].qkv;
         element* out = plan.blocks[block].qkv + (size_t)strip * STRIP * qkv.outputs();
-        norm_strip(scratch.narrow, plan.blocks[block].input, strip, weights(block).ln_1);
+        norm_strip(scratch.narrow, plan.blocks[block].input, strip, ln_1(block));
         alignas(64) float y[STRIP * CHUNK];
         for (int first = 0; first < qkv.outputs(); first += CHUNK) {
             const int columns = linear_chunk(y, qkv, scratch.narrow, model.width, first);
@@ -142,7 +147,7 @@ struct GradientProgram {
         for (int n = first_padding(strip); n < (strip + 1) * STRIP; n++)
             memset((void*)(memory.y + (size_t)n * model.width), 0, model.width * sizeof(element));
         add_linear(linears.proj, memory.middle, memory.input, y, strip, attention_dropout(block));
-        norm_strip(scratch.narrow, memory.middle, strip, weights(block).ln_2);
+        norm_strip(scratch.narrow, memory.middle, strip, ln_2(block));
         alignas(64) float outputs[STRIP * CHUNK];
         for (int first = 0; first < shape.up_outputs; first += CHUNK) {
             const int columns = linear_chunk(outputs, linears.up, scratch.narrow, model.width, first);
@@ -154,7 +159,7 @@ struct GradientProgram {
     // logits = lm_head(ln_f(x)), of GPT.forward
     void head(int strip, const WorkerScratch& scratch) const {
         const int width = plan.head->outputs();
-        norm_strip(scratch.narrow, *plan.last, strip, model.weights.ln_f);
+        norm_strip(scratch.narrow, *plan.last, strip, ln_f());
         alignas(64) float y[STRIP * CHUNK];
         for (int first = 0; first < width; first += CHUNK) {
             const int columns = linear_chunk(y, *plan.head, scratch.narrow, model.width, first);
@@ -172,18 +177,22 @@ struct GradientProgram {
     }
 
     // Adds the gradient through a norm to that of the stream, dx, given that of the norm's result in scratch.rows. The
-    // result itself is stored as a factor of the weight gradient of the layer that read it. dgain: by strips.
-    void norm_strip_backward(const Stream& x, float* dgain, const float* gain, const Factors& factors, int strip,
-                             const WorkerScratch& scratch) const {
+    // result itself is stored as a factor of the weight gradient of the layer that read it. dnorm: by strips.
+    void norm_strip_backward(const Stream& x, const NormTensors& dnorm, const NormTensors& parameters,
+                             const Factors& factors, int strip, const WorkerScratch& scratch) const {
         const int C = model.width;
         const bool is_centered = model.is_layer_norm != 0;
-        float* sums = dgain + (size_t)strip * C;
-        memset(sums, 0, C * sizeof(float));
+        NormTensors sums = {dnorm.gain + (size_t)strip * C, nullptr};
+        memset(sums.gain, 0, C * sizeof(float));
+        if (dnorm.bias) {
+            sums.bias = dnorm.bias + (size_t)strip * C;
+            memset(sums.bias, 0, C * sizeof(float));
+        }
         for (int r = 0; r < STRIP; r++) {
             const int n = strip * STRIP + r;
             element* normed = scratch.narrow + (size_t)r * C;
             const float* dnormed = scratch.rows + (size_t)r * C;
-            x.norm_backward(plan.dx + (size_t)n * C, sums, normed, n, dnormed, gain, is_centered);
+            x.norm_backward(plan.dx + (size_t)n * C, sums, normed, n, dnormed, parameters, is_centered);
         }
         factors.store_right(strip, 0, C, scratch.narrow, C);
     }
@@ -217,7 +226,7 @@ struct GradientProgram {
         plan.head_factors->store_left(strip, 0, width, scratch.wide, width);
         linear_backward(*plan.head, scratch.wide, scratch);
         memset(plan.dx + (size_t)strip * STRIP * model.width, 0, STRIP * model.width * sizeof(float));
-        norm_strip_backward(*plan.last, plan.dln_f, model.weights.ln_f, *plan.head_factors, strip, scratch);
+        norm_strip_backward(*plan.last, plan.dln_f, ln_f(), *plan.head_factors, strip, scratch);
     }
 
     // The gradient of what a layer of a block adds to the stream, to scratch.narrow. It is also stored as a factor of
@@ -247,7 +256,7 @@ struct GradientProgram {
         factors.down.store_right(strip, 0, shape.hidden, scratch.hidden, shape.hidden);
         factors.up.store_left(strip, 0, shape.up_outputs, scratch.wide, shape.up_outputs);
         linear_backward(linears.up, scratch.wide, scratch);
-        norm_strip_backward(memory.middle, plan.dln_2, weights(block).ln_2, factors.up, strip, scratch);
+        norm_strip_backward(memory.middle, plan.dln_2, ln_2(block), factors.up, strip, scratch);
     }
 
     // From the gradient of a block's result to that of the stream behind its heads, and to that of their results, dy.
@@ -277,7 +286,7 @@ struct GradientProgram {
         const element* dqkv = plan.dqkv + (size_t)strip * STRIP * width;
         factors.store_left(strip, 0, width, dqkv, width);
         linear_backward(qkv, dqkv, scratch);
-        norm_strip_backward(plan.blocks[block].input, plan.dln_1, weights(block).ln_1, factors, strip, scratch);
+        norm_strip_backward(plan.blocks[block].input, plan.dln_1, ln_1(block), factors, strip, scratch);
     }
 
     // The gradient of the embeddings' sum, in place.
@@ -383,12 +392,22 @@ struct GradientProgram {
         weight_gradient(*one->layer, *one->factors, task, scratch.sums, batch.adds != 0);
     }
 
-    // The gradients of 16 columns of the gains that are complete when the heads of a block are computed backward.
-    void gain_gradients(int first, int block) const {
-        const int C = model.width;
-        if (is_last(block)) sum_rows(model.gradients.ln_f, plan.dln_f, plan.strips, C, first);
-        else sum_rows(gradients(block + 1).ln_1, plan.dln_1, plan.strips, C, first);
-        if (block >= 0) sum_rows(gradients(block).ln_2, plan.dln_2, plan.strips, C, first);
+    // 16 columns of the gradients of a norm's parameters.
+    void norm_gradients(const NormTensors& gradient, const NormTensors& sums, int first) const {
+        sum_rows(gradient.gain, sums.gain, plan.strips, model.width, first);
+        if (gradient.bias) sum_rows(gradient.bias, sums.bias, plan.strips, model.width, first);
+    }
+
+    // The same of all norms whose gradients are complete when the heads of a block are computed backward.
+    void complete_norm_gradients(int first, int block) const {
+        if (is_last(block)) {
+            norm_gradients({model.gradients.ln_f, model.gradients.ln_f_bias}, plan.dln_f, first);
+        } else {
+            const BlockTensors& above = gradients(block + 1);
+            norm_gradients({above.ln_1, above.ln_1_bias}, plan.dln_1, first);
+        }
+        if (block < 0) return;
+        norm_gradients({gradients(block).ln_2, gradients(block).ln_2_bias}, plan.dln_2, first);
     }
 
     // The gradients of the gains of queries and keys, which all heads of a block share.
@@ -402,7 +421,7 @@ struct GradientProgram {
         }
     }
 
-    // The heads of a block; beside them, the gradients of weights and gains that are complete by then.
+    // The heads of a block; beside them, the gradients of layers and norms that are complete by then.
     void heads_backward(Team& team, int block) const {
         const int weight_tasks = weight_gradient_tasks(block), columns = model.width / 16;
         team.run(plan.heads + weight_tasks + columns, [&](int i) {
@@ -411,7 +430,7 @@ struct GradientProgram {
             const int weight = i - plan.heads, column = weight - weight_tasks;
             if (i < plan.heads) attend_head_backward(attention(block), scratch.backward, i);
             else if (weight < weight_tasks) weight_gradients(weight, block, scratch);
-            else gain_gradients(16 * column, block);
+            else complete_norm_gradients(16 * column, block);
         });
     }
 
@@ -427,15 +446,15 @@ struct GradientProgram {
         });
     }
 
-    // What is left when all strips are done: the weights and gains before the first heads, and the embeddings.
+    // What is left when all strips are done: the layer and the norm before the first heads, and the embeddings.
     void first_gradients(Team& team) const {
         const int weight_tasks = weight_gradient_tasks(-1), columns = model.width / 16;
         team.run(weight_tasks + 2 * columns, [&](int i) {
             [[maybe_unused]] const MatmulScope scope;
-            const int embedding = i - weight_tasks, gain = embedding - columns;
+            const int embedding = i - weight_tasks, norm_column = embedding - columns;
             if (i < weight_tasks) weight_gradients(i, -1, plan.workers[team.worker]);
             else if (embedding < columns) embedding_gradients(16 * embedding);
-            else gain_gradients(16 * gain, -1);
+            else complete_norm_gradients(16 * norm_column, -1);
         });
     }
 
