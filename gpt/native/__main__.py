@@ -3,18 +3,21 @@
 Later commands find the libraries in the cache and do not wait for the compiler.
 """
 
+import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 
 from gpt.native.decoding.decoder import load_decoder
 from gpt.native.training.bindings import load_kernels
-from gpt.system.environment import read_settings
+from gpt.system.environment import child_environment, read_settings
 from gpt.system.errors import GPTError
 from gpt.system.processor import supported_processors
 from gpt.system.signals import unwinding
 
+DECODING = "decoding"
+"""The argument of the process that compiles the library for decoding alone."""
 
-def main() -> int:
+
+def main(*words: str) -> int:
     """Compile and try the libraries for training and for decoding; return the exit code.
 
     Without a usable library one line is printed and the exit code is 0 all the same, since PyTorch
@@ -23,19 +26,40 @@ def main() -> int:
     try:
         # A first Ctrl-C raises an exception here, so that temporary files are removed.
         with unwinding():
-            settings = read_settings()
-            # Training has a library for each dtype; this is the dtype that suits this machine best.
-            dtype = supported_processors(settings.processor)[0].matmul_dtype
-            # Both at once, since a compiler uses one core.
-            with ThreadPoolExecutor() as threads:
-                training = threads.submit(load_kernels, dtype, settings, print)
-                decoding = threads.submit(load_decoder, settings, print)
-                training.result()
-                decoding.result()
+            if words == (DECODING,):
+                load_decoder(read_settings(), print)
+            else:
+                _compile_both()
     except GPTError as error:
         print(f"no compiled kernels: {error}", file=sys.stderr)
     return 0
 
 
+def _compile_both() -> None:
+    """Compile and try both libraries at once, since a compiler uses one core.
+
+    The library for decoding is compiled by a child process, which a signal to this one ends, too.
+    """
+    child = subprocess.Popen(
+        [sys.executable, "-P", "-m", "gpt.native", DECODING],
+        env=child_environment(),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    # The process is a context, which waits for its end.
+    with child:
+        try:
+            settings = read_settings()
+            # Training has a library for each dtype; this is the dtype that suits this machine best.
+            dtype = supported_processors(settings.processor)[0].matmul_dtype
+            load_kernels(dtype, settings, print)
+            _, messages = child.communicate()
+        except BaseException:
+            child.terminate()
+            raise
+    # Printed only here, since both libraries mostly fail for one reason.
+    print(messages, end="", file=sys.stderr)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*sys.argv[1:]))

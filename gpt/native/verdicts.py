@@ -42,6 +42,8 @@ library.
 """
 WINDOWS_EXCEPTION = 2**31
 """Smallest exit code on Windows of a process that crashed, as by an access violation."""
+WINDOWS_INTERRUPT = 0xC000013A
+"""Exit code on Windows of a process that Ctrl-C ended, which says nothing about the library."""
 MISMATCH = 3
 """Exit code of a trial that found different results than PyTorch's; its last line says where."""
 EDITED = 4
@@ -117,7 +119,8 @@ class TrialProcess:
             words: the arguments of `gpt.native.trial.main`.
         """
         try:
-            if self._process is None:
+            # A process that was started early may have ended already, for lack of memory, perhaps.
+            if self._process is None or self._process.poll() is not None:
                 self.start()
             assert self._process is not None  # for mypy
             output, errors = self._process.communicate(json.dumps(words), timeout=SECONDS)
@@ -241,7 +244,10 @@ def read_result(path: Path) -> TrialResult | None:
 
 def was_tried(folder: Path, source: str) -> bool:
     """Return whether a folder has the result of a trial of a source on this machine."""
-    return any(folder.glob(f"{Path(source).stem}-*-{machine()}.trial"))
+    try:
+        return any(folder.glob(f"{Path(source).stem}-*-{machine()}.trial"))
+    except OSError:  # a folder of another user
+        return False
 
 
 def any_failed(folder: Path) -> bool:
@@ -273,7 +279,8 @@ def _is_final(code: int | None) -> bool:
         return signal.Signals(-code).name in FATAL_SIGNALS
     # Other codes, such as Python's 1 after an exception, may have a cause that passes, such as a
     # lack of memory.
-    return code == MISMATCH or code >= WINDOWS_EXCEPTION
+    has_crashed = code >= WINDOWS_EXCEPTION and code != WINDOWS_INTERRUPT
+    return code == MISMATCH or has_crashed
 
 
 @cache
