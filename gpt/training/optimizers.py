@@ -195,7 +195,8 @@ def build_muon(
 OPTIMIZERS: dict[str, Builder | type[Optimizer]] = {"adamw": build_adamw, "muon": build_muon}
 """By `optim.name`: a builder, or a class, which is called with parameter groups and the config."""
 STATES: dict[type[Optimizer], set[str]] = {
-    AdamW: {"step", "exp_avg", "exp_avg_sq"},
+    # The class of torch, which a plugin may use, too; `AdamW` here is a subclass of it.
+    torch.optim.AdamW: {"step", "exp_avg", "exp_avg_sq"},
     Muon: {"momentum"},
 }
 """Names of what an optimizer keeps for each parameter; fused kernels read it unchecked."""

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -306,6 +307,10 @@ def _build_stepper(
         )
     parallelism = parallelize(model, world, compute)
     optimizer = build_optimizer(model, config.optim, compute.device, compute.fast_dtype)
+    if native is None:
+        # The first step of torch's optimizers imports this module, which takes a second, and the
+        # meter would count it as time of that step.
+        import_module("torch._dynamo")
     grad_clip = config.optim.grad_clip
     stepper: Stepper
     if native is not None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from gpt.config import OptimConfig
 from gpt.model import GPT
 from gpt.training.muon import COEFFICIENTS, Muon, orthogonalize
-from gpt.training.optimizers import CombinedOptimizer, build_optimizer
+from gpt.training.optimizers import OPTIMIZERS, CombinedOptimizer, build_optimizer
 from tiny import tiny_config
 
 CPU = torch.device("cpu")
@@ -290,3 +290,19 @@ def test_state_of_another_optimizer_or_model_is_refused(name: str) -> None:
         ValueError, match="the saved state has moments of parameter 99, which does not exist"
     ):
         build(name=name)[1].load_state_dict(state)
+
+
+class AdamWOfPlugin(torch.optim.AdamW):
+    def __init__(self, groups: list[dict[str, Any]], config: OptimConfig) -> None:
+        super().__init__(groups, lr=config.learning_rate)
+
+
+def test_state_of_an_adamw_by_a_plugin_is_checked_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(OPTIMIZERS, "adamw", AdamWOfPlugin)
+    model, optimizer = build()
+    steps(model, optimizer, seed=1)
+    state = copy.deepcopy(optimizer.state_dict())
+    optimizer.load_state_dict(state)
+    del state["adamw"]["state"][0]["exp_avg"]
+    with pytest.raises(ValueError, match="the optimizer keeps exp_avg, exp_avg_sq, step"):
+        optimizer.load_state_dict(state)
