@@ -118,7 +118,8 @@ def about_loaded(loaded: Loaded) -> About:
     about = replace(
         about,
         corpus=corpus_name(loaded.config),
-        seconds=state.get("seconds"),
+        # A model that began with another one's weights has learned for longer than its own run.
+        seconds=state.get("seconds") if loaded.config.train.init_from is None else None,
         choices=choices,
         command=command_of(loaded.config),
     )

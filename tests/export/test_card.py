@@ -104,6 +104,10 @@ def test_about_says_what_the_run_learned_from_and_how_well(loaded: Loaded) -> No
     assert about.choices == pytest.approx(2.718281828 ** loaded.state["val_loss"])
     assert "processor core" in (about.hardware or "")
     assert "data.path=corpus.txt" in (about.command or "")
+    train = loaded.config.train.model_copy(update={"init_from": "other"})
+    tuned_config = loaded.config.model_copy(update={"train": train})
+    tuned = Loaded(loaded.model, loaded.tokenizer, tuned_config, loaded.folder, loaded.state)
+    assert about_loaded(tuned).headline == "A computer learned to write from corpus.txt"
     imported = Loaded(loaded.model, loaded.tokenizer, loaded.config, loaded.folder, {"step": 0})
     assert about_loaded(imported) == About(about.parameters, "character", about.vocab_size)
     assert about_loaded(imported).headline == f"{about.parameters:,} numbers that learned to write"
