@@ -62,8 +62,7 @@ inline int this_core() {
 }
 
 // Moves the calling thread to another core if it is on the core with this number. Where there are two cores, Linux
-// wakes a thread on that of the thread that wakes it, and leaves both there for some milliseconds, although the other
-// core is idle.
+// wakes a thread on the waker's own core, and leaves both there for some milliseconds, although the other core is idle.
 inline void leave_core([[maybe_unused]] int core) {
 #ifdef __linux__
     if (core != sched_getcpu()) return;
@@ -105,7 +104,7 @@ class WaitingRoom {
             }
         } while (std::chrono::steady_clock::now() - start < spin);
         std::unique_lock<std::mutex> lock(mutex);
-        sleepers++;
+        sleepers++;  // see `wake`
         changed.wait(lock, is_true);
         sleepers--;
         return true;
@@ -153,7 +152,7 @@ class Team {
     int caller_core;  // -1: this is the caller
 
     // Waits while the phase has tasks that other workers have taken; returns the word that followed.
-    uint64_t next_word() const {
+    uint64_t word_of_next_phase() const {
         if (board->room.wait_until([this] { return board->word >> Board::TASK_BITS != phase; }))
             leave_core(caller_core);
         return board->word;
@@ -178,7 +177,7 @@ class Team {
         while (word >> Board::TASK_BITS == phase) {
             const int task = (int)(word & mask);
             if (task >= tasks) {
-                word = next_word();
+                word = word_of_next_phase();  // waits for it
             } else if (board->word.compare_exchange_weak(word, word + 1)) {
                 body(task);
                 if (board->done.fetch_add(1) + 1 == tasks) {
@@ -232,7 +231,7 @@ class Pool {
             const auto current = job;
             // Copied under the mutex, which the caller takes before it returns.
             memcpy(program, current.program, current.bytes);
-            inside++;
+            inside++;  // see wait_for_late_workers
             lock.unlock();
             leave_core(current.core);
             Team team(&board, current.first_phase, index, current.core);

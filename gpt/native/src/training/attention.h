@@ -111,7 +111,7 @@ struct QueryVector {
     // The largest scores that the queries see, or the earlier ones where those are larger.
     simd::floats peak(simd::floats earlier) const {
         using namespace simd;
-        const int seen = seen_by_all();
+        const int seen = seen_by_all();  // a multiple of four
         floats result = earlier;
         // By fours, of which two pairs are compared at a time, since a maximum waits for the one before it.
         for (int r = 0; r < seen; r += 4)

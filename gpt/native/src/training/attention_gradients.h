@@ -63,16 +63,18 @@ inline void backward_weights(const BackwardScratch& scratch, element* weights, e
     }
 }
 
-// Adds what BLOCK keys from j on and a part of the queries, from i on, mean to the gradients of keys, values and
-// queries. Sums begin here, and are not added to, for keys whose first queries these are (i == j, since earlier queries
-// do not see them), and for queries whose first keys these are (j == 0).
+// Adds what BLOCK keys from j on and a part of the queries, from i on, contribute to the gradients of keys, values and
+// queries. The first contribution is written and not added: to keys, that of the queries from i == j on, since earlier
+// ones do not see them; to queries, that of the keys from j == 0 on.
 inline void backward_part(const BackwardScratch& scratch, int j, const Span& queries, const AttentionShape& s,
                           const Dropout& drop) {
     const int D = s.head_dim, S = s.columns(), i = queries.first;
-    const int columns = queries.count / 16, depth = queries.count / 32;  // as matmuls count them
+    const int columns = queries.count / 16,
+              depth = queries.count / 32;  // matmuls count columns in 16s and depth in 32s
     const element *q = scratch.packed_q + (size_t)i * D, *g = scratch.packed_g + (size_t)i * D;
     for (int r = 0; r < BLOCK; r += 16) {
         const size_t row = (size_t)(j + r) * D;
+        // Column i of a packed matrix is PAIR * i elements from its start.
         element *weights = scratch.weights + r * PART, *dscores = scratch.dscores + r * PART;
         matmul(scratch.scores, PART, scratch.k + row, D, scratch.q_t + PAIR * i, PAIR * S, D / 32, columns);
         matmul(scratch.dweights, PART, scratch.v + row, D, scratch.g_t + PAIR * i, PAIR * S, D / 32, columns);

@@ -26,8 +26,8 @@ struct LogitSoftmax {
     float log_z() const { return peak + std::log(sum); }
 };
 
-// z = logits / temperature, in place, as Objective.__call__ divides them. Memory holds whole vectors of logits, whose
-// padding has no part in the softmax.
+// z = logits / temperature, in place, as Objective.__call__ divides them; returns the peak and the sum of their
+// softmax. Memory holds logits up to a multiple of 32, whose padding has no part in the softmax.
 inline LogitSoftmax divide_by_temperature(float* logits, int vocab, float temperature) {
     using namespace simd;
     float peak = -INFINITY;

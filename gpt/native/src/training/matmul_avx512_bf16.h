@@ -13,7 +13,7 @@ static const int DOT_ROWS = 8;  // rows of sums, two vectors wide, that fit into
 
 // (DOT_ROWS, 16 N) sums.
 template <int N> struct Sums {
-    floats of[DOT_ROWS][N] = {};
+    floats at[DOT_ROWS][N] = {};
 
     // Adds 32 columns of a times 32 rows of b, which are 16 rows of pairs. lda, ldb: elements from one row to the next;
     // next: elements from 16 columns of b, which are a vector of pairs, to the next 16.
@@ -26,7 +26,7 @@ template <int N> struct Sums {
                 int both;  // the pair of a that multiplies every pair of b
                 memcpy(&both, a + r * lda + 2 * pair, sizeof both);
                 for (int j = 0; j < N; j++)
-                    of[r][j] = _mm512_dpbf16_ps(of[r][j], (__m512bh)_mm512_set1_epi32(both), right[j]);
+                    at[r][j] = _mm512_dpbf16_ps(at[r][j], (__m512bh)_mm512_set1_epi32(both), right[j]);
             }
         }
     }
@@ -37,9 +37,9 @@ template <int N>
 inline void matmul_columns(float* c, int ldc, const bf16* a, int lda, const bf16* b, int ldb, int k, bool is_first) {
     for (int row = 0; row < 16; row += DOT_ROWS) {
         Sums<N> sums;
-        if (!is_first) load_tile(sums.of, c + (size_t)row * ldc, ldc);
+        if (!is_first) load_tile(sums.at, c + (size_t)row * ldc, ldc);
         for (int s = 0; s < k; s++) sums.add(a + (size_t)row * lda + 32 * s, lda, b + (size_t)16 * s * ldb, ldb, 32);
-        store_tile(c + (size_t)row * ldc, ldc, sums.of);
+        store_tile(c + (size_t)row * ldc, ldc, sums.at);
     }
 }
 
@@ -58,8 +58,8 @@ inline void matmul_tiles(float* c, int stride, const bf16* a, size_t next_a, con
         float* out = c + (size_t)row * stride;
         const bf16* left = a + row / 16 * next_a + row % 16 * 32;
         Sums<2> sums;
-        if (!is_first) load_tile(sums.of, out, stride);
+        if (!is_first) load_tile(sums.at, out, stride);
         for (int k = 0; k < depth; k++) sums.add(left + (size_t)k * TILE, 32, b + (size_t)k * next_b, 32, TILE);
-        store_tile(out, stride, sums.of);
+        store_tile(out, stride, sums.at);
     }
 }

@@ -50,7 +50,7 @@ inline void activate_strip(element* hidden, element* up, const float* outputs, i
     }
 }
 
-// dup = dhidden activation'(up). Computes hidden again, which the forward pass does not keep.
+// dup, the gradient of up, is dhidden activation'(up). Computes hidden again, which the forward pass does not keep.
 inline void activate_backward(element* dup, element* hidden, const element* up, const float* dhidden, int columns,
                               int activation) {
     using namespace simd;
@@ -79,8 +79,8 @@ inline void activate_gated_backward(element* dup, element* hidden, const element
     }
 }
 
-// Computes the gradient of a strip of `up` from that of `columns` columns of `hidden` from `first` on, (STRIP, CHUNK).
-// Also computes these columns of `hidden` again.
+// Computes the gradient of a strip of `up` from that of `columns` columns of `hidden` from `first` on. Also computes
+// these columns of `hidden` again. dhidden: (STRIP, CHUNK).
 inline void activate_strip_backward(element* dup, element* hidden, const element* up, const float* dhidden, int first,
                                     int columns, const MlpShape& shape) {
     for (int r = 0; r < STRIP; r++) {

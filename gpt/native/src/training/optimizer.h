@@ -84,8 +84,8 @@ struct NewtonSchulz {
         matmul(rows, columns, a + (size_t)i * depth, depth, b, PAIR * columns, depth / 32, columns / 16);
     }
 
-    // An iteration of orthogonalize: x = a x + (b G + c G^2) x with G = x x^T. Each product is used 16 rows at a time,
-    // which lie in `rows` as they do in the matrix that is made of them.
+    // An iteration of orthogonalize: x = a x + (b G + c G^2) x with G = x x^T. Each product is computed 16 rows at
+    // a time, into `rows`, which has the layout of 16 rows of the result.
     void iterate() {
         using namespace simd;
         const float a = 3.4445f, b = -4.7750f, c = 2.0315f;  // COEFFICIENTS of muon.py
@@ -207,8 +207,8 @@ struct UpdateProgram {
         const UpdatedTensor* t = tensors;
         for (; task >= tasks_of(*t); t++) task -= tasks_of(*t);
         if (t->is_matrix) {
-            NewtonSchulz memory = workers[worker].for_matrix(*t);
-            update_muon(*t, memory);
+            NewtonSchulz scratch = workers[worker].for_matrix(*t);
+            update_muon(*t, scratch);
             return;
         }
         const int64_t first = task * PIECE;

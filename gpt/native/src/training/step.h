@@ -143,7 +143,7 @@ struct GradientProgram {
         const MlpShape shape = mlp_shape(block);
         element* y = memory.y + (size_t)strip * STRIP * model.width;
         element* up = memory.up + (size_t)strip * STRIP * shape.up_outputs;
-        // Attention writes no padding, which takes part in the matmuls.
+        // Attention leaves the padding unwritten, but the matmuls read it.
         for (int n = first_padding(strip); n < (strip + 1) * STRIP; n++)
             memset((void*)(memory.y + (size_t)n * model.width), 0, model.width * sizeof(element));
         add_linear(linears.proj, memory.middle, memory.input, y, strip, attention_dropout(block));
@@ -176,8 +176,9 @@ struct GradientProgram {
         }
     }
 
-    // Adds the gradient through a norm to that of the stream, dx, given that of the norm's result in scratch.rows. The
-    // result itself is stored as a factor of the weight gradient of the layer that read it. dnorm: by strips.
+    // Adds the gradient through a norm of x to that of the stream, plan.dx. scratch.rows holds the gradient of the
+    // norm's result, which is computed again and stored as a factor of the weight gradient of the layer that read it.
+    // dnorm: what each strip adds to the gradients of the norm's parameters, a row for each strip.
     void norm_strip_backward(const Stream& x, const NormTensors& dnorm, const NormTensors& parameters,
                              const Factors& factors, int strip, const WorkerScratch& scratch) const {
         const int C = model.width;
@@ -197,7 +198,7 @@ struct GradientProgram {
         factors.store_right(strip, 0, C, scratch.narrow, C);
     }
 
-    // dx = dy W of a layer that reads the result of a norm, to scratch.rows.
+    // dx = dy W of a layer that reads the result of a norm, into scratch.rows, where norm_strip_backward reads it.
     void linear_backward(const Linear& layer, const element* dy, const WorkerScratch& scratch) const {
         alignas(64) float dx[STRIP * CHUNK];
         for (int first = 0; first < layer.inputs; first += CHUNK) {
@@ -229,8 +230,8 @@ struct GradientProgram {
         norm_strip_backward(*plan.last, plan.dln_f, ln_f(), *plan.head_factors, strip, scratch);
     }
 
-    // The gradient of what a layer of a block adds to the stream, to scratch.narrow. It is also stored as a factor of
-    // that layer's weight gradient.
+    // Computes the gradient of what a layer of a block adds to the stream, into scratch.narrow. It is also stored as a
+    // factor of that layer's weight gradient.
     void drop_strip(const Factors& factors, int strip, const WorkerScratch& scratch, const Dropout& drop) const {
         const int C = model.width;
         for (int r = 0; r < STRIP; r++) {
@@ -278,9 +279,9 @@ struct GradientProgram {
     // From the gradients of queries, keys and values to that of the stream before the block.
     void project_backward(int block, int strip, const WorkerScratch& scratch) const {
         const Linear& qkv = plan.linears[block].qkv;
-        const Factors& factors = plan.factors->qkv;
+        const Factors& factors = plan.factors->qkv;  // of the block whose turn it is
         const int width = qkv.outputs();
-        // Attention writes no padding, which takes part in the matmuls.
+        // Attention leaves the padding unwritten, but the matmuls read it.
         for (int n = first_padding(strip); n < (strip + 1) * STRIP; n++)
             memset((void*)(plan.dqkv + (size_t)n * width), 0, width * sizeof(element));
         const element* dqkv = plan.dqkv + (size_t)strip * STRIP * width;
@@ -312,8 +313,8 @@ struct GradientProgram {
         for (int i = 0; i < rows; i++) memset(gradient + (size_t)i * model.width + first, 0, 16 * sizeof(float));
     }
 
-    // The gradients of 16 columns of the embeddings from `first` on. Of a tied weight, the gradient as the head's is
-    // there already, since it was computed in an earlier phase.
+    // The gradients of 16 columns of the embeddings from `first` on. A tied weight is not cleared: an earlier phase has
+    // computed its gradient as the head's.
     void embedding_gradients(int first) const {
         const int C = model.width;
         const bool is_tied = model.weights.wte == model.weights.lm_head;
