@@ -366,6 +366,50 @@ def test_trial_after_a_crash_that_fails_is_believed(
     assert trial.unusable_reason(TrialProcess(), pytest.fail) is None
 
 
+@pytest.mark.parametrize("code", [verdicts.WINDOWS_INTERRUPT, -signal.SIGINT])
+def test_interrupted_trial_is_no_verdict(
+    code: int, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TrialProcess, "run", lambda self, *words: (code, ["interrupted"]))
+    trial = Trial(Path("training-1-2.so"), SOURCE, "AVX2", cache / "kernels")
+    assert trial.unusable_reason(TrialProcess(), pytest.fail) is not None
+    assert not trial.path.exists()
+
+
+def test_process_that_died_early_is_started_again() -> None:
+    with TrialProcess() as process:
+        process.start()
+        assert process._process is not None
+        process._process.kill()
+        process._process.wait()
+        code, lines = process.run("training/training.cpp", "generic", "missing.so", "1")
+    assert (code, "missing.so cannot be loaded" in lines[-1]) == (1, True)
+
+
+def test_folder_that_may_not_be_searched_has_no_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def glob(self: Path, pattern: str) -> list[Path]:
+        raise PermissionError
+
+    monkeypatch.setattr(Path, "glob", glob)
+    assert not verdicts.was_tried(tmp_path, SOURCE)
+
+
+def test_signal_ends_a_set_up_with_its_compilers(tmp_path: Path) -> None:
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "PYTHONUNBUFFERED": "1"}
+    command = [sys.executable, "-m", "gpt.native"]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        started = {process.stdout.readline().split()[1] for _ in range(2)}
+        assert started == {"training/training.cpp", "decoding/engine.cpp"}
+        process.terminate()
+        # The pipe ends when the last process that has it does.
+        assert process.stdout.read() == ""
+    assert process.returncode == 128 + signal.SIGTERM
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
 def test_cache_that_cannot_be_written_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,11 +50,15 @@ VARIANTS: list[dict[str, Any]] = [
     {"norm": "layernorm", "position": "rope", "mlp": "swiglu", "qk_norm": True, "n_head": 1},
     {"norm": "rmsnorm", "position": "sinusoidal", "mlp": "gelu", "qk_norm": True},
     {"norm": "rmsnorm", "norm_eps": 0.3, "position": "rope", "mlp": "relu"},
-    {"norm": "layernorm", "position": "learned", "mlp": "gelu_tanh", "bias": True},
-    {"norm": "rmsnorm", "position": "rope", "mlp": "swiglu", "bias": True, "qk_norm": True},
-    {"norm": "layernorm", "mlp": "swiglu", "mlp_width": 80, "bias": True, "tie_weights": False},
 ]
-"""Models that have each value of each option."""
+"""Models that have each value of each option; biases and GPT-2's activation are in `BIASES`."""
+BIASES: list[dict[str, Any]] = [
+    {"norm": "layernorm", "position": "learned", "mlp": "gelu_tanh"},
+    {"norm": "rmsnorm", "position": "rope", "mlp": "swiglu", "qk_norm": True},
+    # The outputs of each half of the first layer have padding, which has no bias.
+    {"norm": "layernorm", "mlp": "swiglu", "mlp_width": 80, "tie_weights": False},
+]
+"""Models with biases: each kind of norm and of feed-forward network."""
 HEADS = [
     *({"n_head": 3, "n_embd": 96}, {"n_head": 1, "n_embd": 32}, {"n_head": 2, "n_embd": 128}),
     *({"n_head": 1, "n_embd": 96}, {"n_head": 2, "n_embd": 192}, {"n_head": 1, "n_embd": 256}),
@@ -87,8 +91,8 @@ def largest_error(kernels: Kernels, torchs: float, has_kink: bool = False) -> fl
     if kernels.dtype == torch.float32:
         return ROUNDED_AT_KINK if has_kink else ROUNDED
     # In bfloat16 the library rounds as often as torch does, but not at the same places. The errors
-    # of small tensors, of which a few numbers decide, differ by up to two thirds: most for biases.
-    return 1.7 * torchs + 2**-9
+    # of small tensors, of which a few numbers decide, differ by up to a half.
+    return 1.6 * torchs + 2**-9
 
 
 def check_result(
@@ -154,6 +158,13 @@ def test_batch_whose_positions_int_cannot_count(kernels: Kernels) -> None:
 def test_variants_of_the_architecture(kernels: Kernels, changes: dict[str, Any]) -> None:
     model = build_model(**changes)
     check_result(kernels, model, random_batch(model, 3, 39))
+
+
+@pytest.mark.parametrize("changes", BIASES, ids=str)
+def test_biases(kernels: Kernels, changes: dict[str, Any]) -> None:
+    """Over more positions than elsewhere, since the error of a bias depends on few numbers."""
+    model = build_model(**changes, bias=True)
+    check_result(kernels, model, random_batch(model, 8, 40))
 
 
 @pytest.mark.parametrize("changes", HEADS, ids=str)
