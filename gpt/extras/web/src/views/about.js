@@ -41,7 +41,7 @@ function describeLoss({ choices, vocab_size: size, token }) {
   const blind = Math.log2(size).toFixed(2);
   return (
     ` Guessing the next ${token} of text that it has never read, it hesitates between about ` +
-    `${choices.toFixed(1)}; knowing nothing, it would between all ${size.toLocaleString("en")} ` +
+    `${choices.toFixed(1)}; a model that knows nothing hesitates between all ${size.toLocaleString("en")} ` +
     `(${bits} bits per ${token} instead of ${blind}).`
   );
 }
