@@ -18,7 +18,6 @@ from gpt.extras.inspection.views.snapshots import read_snapshot
 from gpt.extras.inspection.views.surprisal import surprisal
 from gpt.extras.inspection.views.tokens import labels_of
 from http_server import CharModel, Serve, make_loaded, real_engine
-from patience import PATIENCE
 from tiny import CORPUS, sharp_model
 
 TEXT = "It was the best of rooms"
@@ -163,10 +162,11 @@ STATE = PART.format("state") + "?.textContent"
 def test_run_is_looked_at_along_a_slider(trained: Path, serve: Serve, visit: Open) -> None:
     with serve(folder=trained / "runs") as served:
         page = visit(f"{served.url}/#start", hurry=1)
-        page.wait_for(f"{AT}?.startsWith('step 0')", PATIENCE)  # by itself, as it does once
-        is_paused = f"{PART.format('play')}.textContent === 'Play'"
+        is_paused = f"{PART.format('play')}?.textContent === 'Play'"
         played = f"{AT}?.startsWith('step 6 · training loss ') && {is_paused}"
-        page.wait_for(played, PATIENCE)
+        page.wait_for(played)
+        # it has played by itself, as it does once
+        assert any("/snapshots/0?" in address for address in page.requests)
         assert page.run("document.querySelectorAll('.map-token').length") == len(set(CORPUS))
         assert page.run("document.querySelector('.growth-heads').width") == 2 * 17 - 1
         where = "document.querySelector('.map-token').style.transform"
@@ -177,9 +177,36 @@ def test_run_is_looked_at_along_a_slider(trained: Path, serve: Serve, visit: Ope
         page.run(f"{PART.format('sample-step')}.focus()")
         for _ in range(6):
             page.press("ArrowLeft")
-        page.wait_for(f"{AT} === 'step 0' && {where} !== {last}", PATIENCE)
+        page.wait_for(f"{AT} === 'step 0' && {where} !== {last}")
         page.point(PART.format("play"), click=True)
-        page.wait_for(f"{played} && {where} === {last}", PATIENCE)
+        page.wait_for(f"{played} && {where} === {last}")
+
+
+def test_snapshots_that_come_slowly_are_all_played(
+    trained: Path, tmp_path: Path, serve: Serve, visit: Open
+) -> None:
+    for name in ("tiny", "other"):
+        shutil.copytree(trained / "runs" / "tiny", tmp_path / name)
+    with serve(folder=tmp_path) as served:
+        page = visit(f"{served.url}/#start", hurry=25)  # a frame each 18 milliseconds
+        played = f"{AT}?.startsWith('step 6 ') && {PART.format('play')}.textContent === 'Play'"
+        page.wait_for(f"{PART.format('runs')}?.options.length === 2 && {played}")
+        page.run(
+            "{ const ask = fetch; window.fetch = async (...request) => {"
+            "await new Promise((done) => setTimeout(done, 60)); return ask(...request); } }"
+        )
+        page.run(
+            f"shown = []; new MutationObserver(() => shown.push({AT}.match(/[0-9]+/)[0]))"
+            f".observe({PART.format('sample-at')}, {{ childList: true }})"
+        )
+        chosen = PART.format("runs")
+        another = f"[...{chosen}.options].find((option) => !option.selected).value"
+        page.run(f"{chosen}.value = {another}; {chosen}.dispatchEvent(new Event('change'))")
+        page.wait_for("shown.length === 1")  # the last snapshot of the other run
+        page.point(PART.format("play"), click=True)
+        steps = list(step_files(RunFolder(tmp_path / "tiny").snapshots))
+        page.wait_for(f"shown.length > 1 && {played}")
+        assert page.run("shown.map(Number)") == [steps[-1], *steps]
 
 
 def test_training_run_is_followed_and_another_can_be_chosen(
@@ -226,12 +253,13 @@ def test_first_screen_follows_the_chosen_model_with_its_run(
         shown = "document.querySelector('.story-text')?.textContent"
         model = "document.getElementById('model')"
         choose = "{}.value = '{}'; {}.dispatchEvent(new Event('change'))"
-        page.wait_for(f"{model}?.options.length === 2")
+        stages = "document.querySelector('.stages')"
+        # the run that was written to last is shown, as it was at each stage
+        page.wait_for(f"{model}?.options.length === 2 && !{stages}.hidden")
         page.run(choose.format(model, "other", model))
-        page.wait_for(f"{chosen}?.value === 'other' && {shown}.length > 50")
-        assert page.run("document.querySelector('.stages').hidden")
+        page.wait_for(f"{chosen}?.value === 'other' && {stages}.hidden && {shown}.length > 50")
         page.run(choose.format(model, "tiny", model))
-        page.wait_for(f"{chosen}.value === 'tiny' && !document.querySelector('.stages').hidden")
+        page.wait_for(f"{chosen}.value === 'tiny' && !{stages}.hidden")
         page.point("document.querySelector('.stages button')", click=True)
         first = (texts[0].prompt or "") + texts[0].sample
         page.wait_for(f"{shown} === {json.dumps(first)}")

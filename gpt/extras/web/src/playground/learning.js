@@ -32,6 +32,7 @@ class Learning {
     this.basis = null; // the run and its last snapshot, in whose plane embeddings are drawn
     this.answers = new Map(); // snapshots in the plane of `basis`
     this.shown = null; // the step and the basis that are shown or asked for
+    this.isAwaited = false; // whether what is asked for is not shown yet
     this.texts = []; // what the run wrote, by step
     this.step = null; // the chosen step; null while the last snapshot is followed
     this.timer = null; // while snapshots are played
@@ -167,13 +168,14 @@ class Learning {
     this.show(this.run, step);
   }
 
+  /** Shows the snapshots from the chosen one on; each waits until the one before it is seen. */
   play() {
     const { play, sampleStep: range } = this.parts;
     play.textContent = "Pause";
     if (this.isAtEnd) this.choose(0);
     this.timer = setInterval(() => {
       if (!this.root.isConnected || this.isAtEnd) this.stop();
-      else this.choose(Number(range.value) + 1);
+      else if (!this.isAwaited) this.choose(Number(range.value) + 1);
     }, FRAME_MILLISECONDS);
   }
 
@@ -193,8 +195,10 @@ class Learning {
     this.shown = key;
     if (this.basis !== basis) this.answers.clear();
     this.basis = basis;
+    this.isAwaited = true;
     const snapshot = await this.ask({ name: run.name, step, basis: last });
     if (this.shown !== key) return;
+    this.isAwaited = false;
     say(failed, snapshot.problem ?? "", true);
     if (snapshot.problem) {
       this.shown = null; // to be asked for again
