@@ -17,7 +17,7 @@ from gpt.data.corpus_text import CorpusText
 from gpt.data.dataset import Dataset
 from gpt.data.items import item_spans
 from gpt.data.locating import corpus_files
-from gpt.data.pairs import looks_like_pairs
+from gpt.data.pairs import FORMS, JSON_LINES, first_object, looks_like_pairs
 from gpt.data.preparation import prepare
 from gpt.data.recognition import recognize_items
 from gpt.data.tokenizers import CharTokenizer
@@ -388,6 +388,12 @@ def _with_items(data: DataConfig, settings: Settings, report: Report) -> DataCon
         kind = "pairs"
     elif corpus.size <= MAX_BYTES_RECOGNIZED:
         kind = recognize_items("".join(corpus.pieces()))
+    is_json = corpus.files[0].suffix in JSON_LINES and first_object(corpus) is not None
+    if kind != "pairs" and is_json:
+        report(
+            f"warning: {corpus.name} is read as it stands, with its keys and quotes; a line with a "
+            f"question and its answer has the form {FORMS}"
+        )
     if kind == "none":
         return data
     report(f"{corpus.name}: {DESCRIPTIONS[kind]} (data.items={kind}; none: running text)")

@@ -6,7 +6,7 @@ therefore serves all tokenizers, and a question can never be read as an answer.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gpt.data.corpus_text import CorpusText
@@ -26,8 +26,18 @@ MARKS = {
 """Characters that items may not contain, with their names, since they mark where items end."""
 SIGNS = {END_OF_TEXT: "␞", ANSWER: "␟", TURN: "␝"}
 """Signs by which users see and type marks: Unicode's pictures of these control characters."""
-SUFFIXES = (".jsonl", ".ndjson", ".tsv")
+JSON_LINES = (".jsonl", ".ndjson")
+"""Suffixes of files with an object in each line."""
+SUFFIXES = (*JSON_LINES, ".tsv")
 """Suffixes of files with questions and answers."""
+PAIR_KEYS = (
+    ("prompt", "answer"),
+    ("question", "answer"),
+    ("prompt", "completion"),
+    ("prompt", "response"),
+    ("instruction", "output"),
+)
+"""The names that usual datasets give a question and its answer; the last ones are Alpaca's."""
 FORMS = '{"prompt": ..., "answer": ...} or {"messages": [...]}'
 HEADER = ("prompt", "answer")
 """First line of a table that names its columns."""
@@ -104,14 +114,32 @@ def looks_like_pairs(corpus: CorpusText) -> bool:
     """
     if any(file.suffix not in SUFFIXES for file in corpus.files):
         return False
-    first_line = next(corpus.pieces(), "").lstrip("\n").partition("\n")[0]
     if corpus.files[0].suffix == ".tsv":
-        return first_line.count("\t") == 1
-    try:
-        value = json.loads(first_line)
-    except ValueError:
+        return _first_line(corpus).count("\t") == 1
+    value = first_object(corpus)
+    if value is None:
         return False
-    return isinstance(value, dict) and not value.keys().isdisjoint({"prompt", "messages"})
+    # A prompt without an answer is meant to be a pair, and is refused with its line later.
+    is_meant = not value.keys().isdisjoint({"prompt", "messages"})
+    return is_meant or _pair_keys(value) is not None
+
+
+def first_object(corpus: CorpusText) -> dict[str, Any] | None:
+    """Return the object in the first line of JSON lines, or None if there is none."""
+    try:
+        value = json.loads(_first_line(corpus))
+    except (ValueError, RecursionError):  # the latter where lists are nested deeply
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _first_line(corpus: CorpusText) -> str:
+    return next(corpus.pieces(), "").lstrip("\n").partition("\n")[0]
+
+
+def _pair_keys(value: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return the keys of the question and the answer in an object, or None if it is no pair."""
+    return next((keys for keys in PAIR_KEYS if value.keys() >= set(keys)), None)
 
 
 def _read_columns(line: str, place: str, is_first: bool) -> list[Message]:
@@ -127,21 +155,29 @@ def _read_columns(line: str, place: str, is_first: bool) -> list[Message]:
 
 
 def _read_json(line: str, place: str) -> tuple[str, list[Message]]:
-    """Return the form of a line of JSON, which is pair or messages, and its messages."""
+    """Return the form of a line of JSON, which is its keys or `messages`, and its messages."""
     try:
         value = json.loads(line)
     except (ValueError, RecursionError) as error:  # the latter where lists are nested deeply
         raise DataError(f"{place}: not JSON ({error}); expected {FORMS}") from None
-    match value:
-        case {"prompt": str(prompt), "answer": str(answer)}:
-            return "pair", [Message("user", prompt), Message("assistant", answer)]
-        case {"messages": [*entries]}:
-            return "messages", [_read_message(entry, place) for entry in entries]
-        case {"prompt": _, "answer": _}:
-            raise DataError(f"{place}: prompt and answer must be texts; expected {FORMS}")
-        case {"prompt": _}:
-            raise DataError(f"{place}: a prompt without an answer; expected {FORMS}")
-    raise DataError(f"{place}: {quoted(line, 60)}; expected {FORMS}")
+    if not isinstance(value, dict):
+        raise DataError(f"{place}: {quoted(line, 60)}; expected {FORMS}")
+    entries = value.get("messages")
+    if isinstance(entries, list):
+        return "messages", [_read_message(entry, place) for entry in entries]
+    keys = _pair_keys(value)
+    if keys is None:
+        problem = "a prompt without an answer" if "prompt" in value else quoted(line, 60)
+        raise DataError(f"{place}: {problem}; expected {FORMS}")
+    form = " and ".join(keys)
+    question, answer = (value[key] for key in keys)
+    if not isinstance(question, str) or not isinstance(answer, str):
+        raise DataError(f"{place}: {form} must be texts; expected {FORMS}")
+    # Alpaca's data has the text that an instruction is about under a key of its own, or nothing.
+    about = value.get("input")
+    if keys == PAIR_KEYS[-1] and about:
+        question = f"{question}\n{about}"
+    return form, [Message("user", question), Message("assistant", answer)]
 
 
 def _read_message(entry: Any, place: str) -> Message:

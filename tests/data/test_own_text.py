@@ -96,6 +96,27 @@ def test_a_line_warns_of_a_text_too_small_for_a_claim(
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "line", "is_warned"),
+    [
+        ("a.jsonl", '{"text": "number NUMBER"}', True),
+        ("a.jsonl", '{"prompt": "NUMBER", "answer": "a number"}', False),
+        ("a.jsonl", "number NUMBER", False),
+        ("a.txt", '{"text": "number NUMBER"}', False),
+    ],
+)
+def test_json_lines_without_pairs_are_read_with_a_warning(
+    tmp_path: Path, name: str, line: str, is_warned: bool
+) -> None:
+    path = tmp_path / name
+    path.write_text("".join(f"{line}\n".replace("NUMBER", f"{n}") for n in range(1_000, 2_000)))
+    reported: list[str] = []
+    data = DataConfig(source="file", path=str(path), dir=str(tmp_path))
+    fit_recipe(data, read_settings(True), reported.append)
+    warnings = [each for each in reported if "is read as it stands" in each]
+    assert len(warnings) == is_warned
+
+
 @pytest.mark.parametrize("characters", [MIN_CHARS, 8_000, 60_000, 150_001, 1_000_000, 20_000_000])
 @pytest.mark.parametrize("longest", [5, 100, 10_000])
 def test_recipe_for_items_holds_a_whole_item_where_one_can(characters: int, longest: int) -> None:

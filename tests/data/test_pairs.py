@@ -26,6 +26,21 @@ def test_prompt_and_answer_are_a_pair(tmp_path: Path) -> None:
     assert read(tmp_path, "a.jsonl", f"{line}\n\n{line}\n") == [f"1+2{ANSWER}3"] * 2
 
 
+@pytest.mark.parametrize(
+    ("line", "question"),
+    [
+        ('{"question": "1+2", "answer": "3", "id": 7}', "1+2"),
+        ('{"prompt": "1+2", "completion": "3"}', "1+2"),
+        ('{"prompt": "1+2", "response": "3"}', "1+2"),
+        ('{"instruction": "1+2", "input": "", "output": "3"}', "1+2"),
+        ('{"instruction": "Add.", "input": "1 and 2", "output": "3"}', "Add.\n1 and 2"),
+    ],
+)
+def test_pair_may_have_the_keys_of_usual_datasets(tmp_path: Path, line: str, question: str) -> None:
+    assert read(tmp_path, "a.jsonl", line) == [f"{question}{ANSWER}3"]
+    assert looks_like_pairs(CorpusText([tmp_path / "a.jsonl"]))
+
+
 def test_messages_are_a_conversation(tmp_path: Path) -> None:
     line = chat(
         ("system", "Be brief."),
@@ -58,6 +73,8 @@ PAIR = '{"prompt": "1+2", "answer": "3"}\n'
         ("a.jsonl", PAIR + '{"prompt": 1, "answer": "2"}', "line 2: prompt and answer must be"),
         ("a.jsonl", PAIR + "[" * 200_000, "line 2: not JSON"),
         ("a.jsonl", PAIR + '{"prompt": ', "line 2: not JSON"),
+        ("a.jsonl", PAIR + '{"question": "1", "answer": "2"}', "line 2: another form"),
+        ("a.jsonl", '{"question": 1, "answer": "2"}', "question and answer must be texts"),
         ("a.jsonl", PAIR + '["1", "2"]', r'line 2: \["1", "2"\]; expected'),
         ("a.jsonl", PAIR + chat(("user", "a"), ("assistant", "b")), "line 2: another form"),
         ("a.jsonl", chat(("user", "a")), "line 1: it ends without an answer"),
@@ -85,6 +102,8 @@ def test_line_that_is_no_pair_is_refused(
         ("a.jsonl", "\n" + chat(("user", "a"), ("assistant", "b")), True),
         ("a.jsonl", '{"prompt": "1"}', True),  # is refused then, with its line
         ("a.jsonl", '{"text": "running text"}\n', False),
+        ("a.jsonl", '{"question": "with several choices"}\n', False),
+        ("a.jsonl", "[" * 200_000, False),
         ("a.jsonl", "no JSON\n", False),
         ("a.jsonl", "", False),
         ("a.tsv", "a\tb\n", True),
