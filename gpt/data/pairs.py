@@ -39,8 +39,6 @@ PAIR_KEYS = (
 )
 """The names that usual datasets give a question and its answer; the last ones are Alpaca's."""
 FORMS = '{"prompt": ..., "answer": ...} or {"messages": [...]}'
-HEADER = ("prompt", "answer")
-"""First line of a table that names its columns."""
 
 
 class Message(NamedTuple):
@@ -145,8 +143,8 @@ def _pair_keys(value: Mapping[str, Any]) -> tuple[str, str] | None:
 def _read_columns(line: str, place: str, is_first: bool) -> list[Message]:
     """Return the question and the answer of a line of a table, or nothing for its header."""
     columns = line.split("\t")
-    if is_first and tuple(columns) == HEADER:
-        return []
+    if is_first and tuple(name.lower() for name in columns) in PAIR_KEYS:
+        return []  # a header, which names the columns
     if len(columns) != 2:
         raise DataError(
             f"{place}: {len(columns)} columns, expected a question, a tab and its answer"

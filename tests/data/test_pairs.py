@@ -53,7 +53,7 @@ def test_messages_are_a_conversation(tmp_path: Path) -> None:
     assert read(tmp_path, "a.jsonl", line) == [expected]
 
 
-@pytest.mark.parametrize("header", ["", "prompt\tanswer\n"])
+@pytest.mark.parametrize("header", ["", "prompt\tanswer\n", "Question\tAnswer\n"])
 def test_table_has_a_question_and_its_answer_in_a_line(tmp_path: Path, header: str) -> None:
     assert read(tmp_path, "a.tsv", f"{header}1+2\t3\n4\t5\n") == [f"1+2{ANSWER}3", f"4{ANSWER}5"]
 
