@@ -1,12 +1,15 @@
-"""Read questions and answers from JSON lines or a table of two columns, as the texts of items.
+"""Read questions and answers from JSON lines or tables of two columns, as the texts of items.
 
 A text is the question, `ANSWER` and the answer; in a conversation `TURN` and the next question
 follow. Each mark is one control character of ASCII, which texts must not contain. The same template
 therefore serves all tokenizers, and a question can never be read as an answer.
 """
 
+import csv
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from io import StringIO
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpt.data.corpus_text import CorpusText
@@ -28,7 +31,9 @@ SIGNS = {END_OF_TEXT: "␞", ANSWER: "␟", TURN: "␝"}
 """Signs by which users see and type marks: Unicode's pictures of these control characters."""
 JSON_LINES = (".jsonl", ".ndjson")
 """Suffixes of files with an object in each line."""
-SUFFIXES = (*JSON_LINES, ".tsv")
+TABLES = (".tsv", ".csv")
+"""Suffixes of files with two columns, which tabs or commas separate."""
+SUFFIXES = (*JSON_LINES, *TABLES)
 """Suffixes of files with questions and answers."""
 PAIR_KEYS = (
     ("prompt", "answer"),
@@ -74,21 +79,48 @@ def pairs_with_places(corpus: CorpusText) -> Iterator[tuple[str, str]]:
     forms: set[str] = set()
     for file in corpus.files:
         text = "".join(CorpusText([file]).pieces())
-        for number, line in enumerate(text.split("\n"), start=1):
-            if not line.strip():
-                continue  # files end with an empty line, and may have others
+        for number, entry in _numbered_entries(file, text):
             place = f"{file}, line {number:,}"
-            if file.suffix == ".tsv":
-                messages = _read_columns(line, place, is_first=number == 1)
-                forms.add("tsv")
+            if isinstance(entry, str):
+                form, messages = _read_json(entry, place)
             else:
-                form, messages = _read_json(line, place)
-                forms.add(form)
+                form = "table"
+                messages = _read_columns(entry, place, is_first=number == 1)
+            forms.add(form)
             if len(forms) > 1:
                 raise DataError(f"{place}: another form than the lines before; use one of {FORMS}")
             # The header of a table has no messages.
             if messages:
                 yield place, _conversation_text(messages, place)
+
+
+def _numbered_entries(file: Path, text: str) -> Iterator[tuple[int, str | list[str]]]:
+    """Yield the number of each line, and the line itself, or its columns if it is of a table.
+
+    Empty lines are left out.
+    """
+    if file.suffix == ".csv":
+        yield from _rows_of_csv(file, text)
+        return
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip():
+            yield number, line.split("\t") if file.suffix == ".tsv" else line
+
+
+def _rows_of_csv(file: Path, text: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield the number of the line in which each row begins, and its columns.
+
+    Quoted columns may have commas, and lines of their own.
+    """
+    rows = csv.reader(StringIO(text, newline=""), strict=True)
+    number = 1
+    try:
+        for columns in rows:
+            if columns:
+                yield number, columns
+            number = rows.line_num + 1
+    except csv.Error as error:
+        raise DataError(f"{file}, line {number:,}: not comma-separated values ({error})") from None
 
 
 def with_signs(text: str) -> str:
@@ -112,8 +144,12 @@ def looks_like_pairs(corpus: CorpusText) -> bool:
     """
     if any(file.suffix not in SUFFIXES for file in corpus.files):
         return False
+    first_line = _first_line(corpus)
     if corpus.files[0].suffix == ".tsv":
-        return _first_line(corpus).count("\t") == 1
+        return first_line.count("\t") == 1
+    if corpus.files[0].suffix == ".csv":
+        # Verse and prose have commas too, so that only a header tells what such a table is.
+        return _is_header(first_line.replace('"', "").split(","))
     value = first_object(corpus)
     if value is None:
         return False
@@ -140,15 +176,17 @@ def _pair_keys(value: Mapping[str, Any]) -> tuple[str, str] | None:
     return next((keys for keys in PAIR_KEYS if value.keys() >= set(keys)), None)
 
 
-def _read_columns(line: str, place: str, is_first: bool) -> list[Message]:
+def _is_header(columns: Sequence[str]) -> bool:
+    """Return whether the first line of a table only names its columns."""
+    return tuple(name.lower() for name in columns) in PAIR_KEYS
+
+
+def _read_columns(columns: Sequence[str], place: str, is_first: bool) -> list[Message]:
     """Return the question and the answer of a line of a table, or nothing for its header."""
-    columns = line.split("\t")
-    if is_first and tuple(name.lower() for name in columns) in PAIR_KEYS:
-        return []  # a header, which names the columns
+    if is_first and _is_header(columns):
+        return []
     if len(columns) != 2:
-        raise DataError(
-            f"{place}: {len(columns)} columns, expected a question, a tab and its answer"
-        )
+        raise DataError(f"{place}: {len(columns)} columns, expected a question and its answer")
     return [Message("user", columns[0]), Message("assistant", columns[1])]
 
 

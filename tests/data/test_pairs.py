@@ -58,6 +58,12 @@ def test_table_has_a_question_and_its_answer_in_a_line(tmp_path: Path, header: s
     assert read(tmp_path, "a.tsv", f"{header}1+2\t3\n4\t5\n") == [f"1+2{ANSWER}3", f"4{ANSWER}5"]
 
 
+def test_columns_of_a_spreadsheet_may_have_commas_and_lines(tmp_path: Path) -> None:
+    text = 'question,answer\n"Who, when?","I, now\nand ""here"""\n\n1+2,3\n'
+    expected = [f'Who, when?{ANSWER}I, now\nand "here"', f"1+2{ANSWER}3"]
+    assert read(tmp_path, "a.csv", text) == expected
+
+
 def test_line_ends_and_marks_of_other_systems_are_read(tmp_path: Path) -> None:
     assert read(tmp_path, "a.tsv", "\ufeffa\tb\r\nc\td\r\n") == [f"a{ANSWER}b", f"c{ANSWER}d"]
 
@@ -82,8 +88,10 @@ PAIR = '{"prompt": "1+2", "answer": "3"}\n'
         ("a.jsonl", chat(("user", "a"), ("user", "b")), "message 2 is the user's, expected the"),
         ("a.jsonl", chat(("robot", "a")), "a message needs a role"),
         ("a.jsonl", '{"prompt": "a\\u001f", "answer": "b"}', r"control character '\\x1f'"),
-        ("a.tsv", "a\tb\nc\n", "line 2: 1 columns, expected a question, a tab and its answer"),
+        ("a.tsv", "a\tb\nc\n", "line 2: 1 columns, expected a question and its answer"),
         ("a.tsv", "a\tb\tc\n", "line 1: 3 columns"),
+        ("a.csv", 'a,"b\nc"\nd\n', "line 3: 1 columns, expected a question and its answer"),
+        ("a.csv", 'a,b\n"c,d\n', "line 2: not comma-separated values"),
     ],
 )
 def test_line_that_is_no_pair_is_refused(
@@ -108,6 +116,8 @@ def test_line_that_is_no_pair_is_refused(
         ("a.jsonl", "", False),
         ("a.tsv", "a\tb\n", True),
         ("a.tsv", "a\tb\tc\n", False),
+        ("a.csv", '"Question","Answer"\na,b\n', True),
+        ("a.csv", "Now is the winter of our discontent,\n", False),
         ("a.txt", PAIR, False),
     ],
 )
