@@ -3,13 +3,14 @@
 Later commands find the libraries in the cache and do not wait for the compiler.
 """
 
+import argparse
 import subprocess
 import sys
 
 from gpt.native.decoding.decoder import load_decoder
 from gpt.native.training.bindings import load_kernels
 from gpt.system.environment import child_environment, read_settings
-from gpt.system.errors import GPTError
+from gpt.system.errors import GPTError, quoted
 from gpt.system.processor import supported_processors
 from gpt.system.signals import unwinding
 
@@ -21,12 +22,26 @@ def main(*words: str) -> int:
     """Compile and try the libraries for training and for decoding; return the exit code.
 
     Without a usable library one line is printed and the exit code is 0 all the same, since PyTorch
-    computes everything without kernels.
+    computes everything without kernels. The exit code is 2 for a word that is not known.
     """
+    parser = argparse.ArgumentParser(
+        prog="python -m gpt.native",
+        description="Compile and try the compiled kernels for this machine.",
+        allow_abbrev=False,
+    )
+    # The parser knows no option but --help, so that all other words are left over.
+    _, left_words = parser.parse_known_args(words)
+    if left_words not in ([], [DECODING]):
+        unrecognized = quoted(" ".join(left_words))
+        print(
+            f"error: unrecognized arguments: {unrecognized}; see {parser.prog} --help",
+            file=sys.stderr,
+        )
+        return 2
     try:
         # A first Ctrl-C raises an exception here, so that temporary files are removed.
         with unwinding():
-            if words == (DECODING,):
+            if left_words:
                 load_decoder(read_settings(), print)
             else:
                 _compile_both()

@@ -17,6 +17,7 @@ import torch
 from native_support import needs_compiler
 
 from gpt.native import build, verdicts
+from gpt.native.__main__ import main as set_up
 from gpt.native.build import SOURCES, CachedLibrary, find_compilers, find_library
 from gpt.native.training.bindings import SOURCE, Kernels, load_kernels
 from gpt.native.verdicts import Trial, TrialProcess, read_result
@@ -412,6 +413,16 @@ def test_signal_ends_a_set_up_with_its_compilers(tmp_path: Path) -> None:
         assert "compiled" not in process.stdout.read()
     assert process.returncode == 128 + signal.SIGTERM
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize("words", [("--bogus",), ("decodin",), ("decoding", "x")])
+def test_set_up_refuses_words_that_it_does_not_know(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    assert set_up(*words) == 2
+    given = " ".join(words)
+    said = f"error: unrecognized arguments: {given}; see python -m gpt.native --help\n"
+    assert capsys.readouterr() == ("", said)
 
 
 def test_cache_that_cannot_be_written_is_named(
