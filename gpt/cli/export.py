@@ -110,7 +110,16 @@ def _write_html(given_weights: str | None, loaded: "Loaded", staged: Path) -> li
     weights = given_weights or "fp16"
     sample = loaded.config.sample
     about = about_loaded(loaded)
-    note = f"{_name(loaded)}, a small GPT, runs in this page: what you type stays here."
+    name = _name(loaded)
+    note = f"{name}, a small GPT, runs in this page: what you type stays here."
+    words = PageWords(
+        about.headline,
+        note,
+        example_of(loaded),
+        validation_examples(loaded),
+        about,
+        name,
+    )
     # A checkpoint is runs/NAME/checkpoints/step-N; for one outside of a run there are no snapshots.
     run = RunFolder(loaded.folder.parent.parent)
     last_step = int(loaded.state.get("step", 0))
@@ -119,7 +128,7 @@ def _write_html(given_weights: str | None, loaded: "Loaded", staged: Path) -> li
         loaded.tokenizer,
         weights,
         sample,
-        PageWords(about.headline, note, example_of(loaded), validation_examples(loaded), about),
+        words,
         learning=learning_of(run, loaded.config, last_step, loaded.state.get("best_val_loss")),
     )
     # An export has the same bytes on every system, so not the line ends of Windows.

@@ -69,7 +69,9 @@ def test_page_is_written_and_its_size_is_said(here: Path, tmp_path: Path, run: C
         line = f"export --to html --checkpoint {checkpoint} --output {page} --weights {weights}"
         assert f"written to {page}" in run(line).err
         text = page.read_text(encoding="utf-8")
-        assert "<title>A computer learned to write from corpus.txt in " in text
+        # The name comes first, since pages of two runs on one text share the headline.
+        assert "<title>tiny · A computer learned to write from corpus.txt in " in text
+        assert "<h1>A computer learned to write from corpus.txt in " in text
         assert "tiny, a small GPT" in text
         data = json.loads(text.partition('id="data">')[2].partition("</script>")[0])
         assert weights in {tensor["format"] for tensor in data["tensors"]}

@@ -64,6 +64,7 @@ class PageWords:
             first words.
         examples: texts that a reader can choose in place of it.
         about: what is known of the model beside its weights.
+        name: the name of the model, which begins the title in the browser's tab.
     """
 
     title: str
@@ -71,6 +72,7 @@ class PageWords:
     example: str = ""
     examples: Sequence[str] = ()
     about: About | None = None
+    name: str = ""
 
 
 def render_model_page(
@@ -126,7 +128,8 @@ def render_model_page(
         "learning": learning,
     }
     encoded = base64.b64encode(content).decode()
-    return render_document(MODEL, data, Heading(words.title, words.note), weights=encoded)
+    heading = Heading(words.title, words.note, name=words.name)
+    return render_document(MODEL, data, heading, weights=encoded)
 
 
 def not_in_page(params: SampleConfig) -> list[str]:

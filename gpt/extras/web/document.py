@@ -47,11 +47,13 @@ class Heading:
         title: the title of the document, and its heading if there is a note.
         note: text below the heading; None for a page whose script writes its own heading.
         image: the whole address of a picture.
+        name: the name of the model, by which the tabs of two pages with one title differ.
     """
 
     title: str
     note: str | None = None
     image: str = ""
+    name: str = ""
 
 
 def render_document(
@@ -79,11 +81,16 @@ def render_document(
     image_element = ""
     if heading.image:
         image_element = f'<meta property="og:image" content="{html.escape(heading.image)}">\n'
+    tab_title = title
+    if heading.name:
+        # A tab shows only the first words, so the name stands before the title.
+        tab_title = f"{heading.name} · {title}"
     page_class = f"{kind}-page"
     return Template(_read("shell.html")).substitute(
         policy=content_policy(kind),
         kind=f"{page_class} framed" if framed else page_class,
         title=html.escape(title),
+        tab_title=html.escape(tab_title),
         description=html.escape(note or "A small GPT, and what goes on inside it."),
         image=image_element,
         header=header,
