@@ -125,6 +125,14 @@ def _score_file(
     from gpt.generation.text import token_name
 
     text = convert_newlines(read_text(arguments.text_file))
+    kind = loaded.config.data.items
+    if kind != "none":
+        # The text has none of the marks that began and ended each item in training.
+        report(
+            f"warning: {loaded.folder} learned separate items (data.items: {kind}), but "
+            f"{arguments.text_file} is scored as running text; without --text-file each item of "
+            "the corpus is evaluated by itself"
+        )
     stride = windows.stride_for(loaded.config.model.block_size)
     with announce_if_slow(report, f"scoring {len(text):,} characters"):
         score = score_text(loaded.model, loaded.tokenizer, text, stride)

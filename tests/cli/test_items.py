@@ -133,3 +133,15 @@ def test_protocol_without_effect_on_items_is_refused(run: Call, refuse: Refuse) 
         error = refuse(f"evaluate --checkpoint names {options}")
         assert "protocol sliding has no effect with data.items: lines; each item is" in error
     run("evaluate --checkpoint names --protocol sliding --text-file names.txt")
+
+
+@pytest.mark.usefixtures("trained_on_names")
+def test_model_of_items_warns_that_a_file_is_read_as_running_text(run: Call) -> None:
+    (warning,) = (
+        line
+        for line in run("evaluate --checkpoint names --text-file names.txt").err.splitlines()
+        if line.startswith("warning: ")
+    )
+    assert "(data.items: lines), but names.txt is scored as running text" in warning
+    assert "without --text-file each item of the corpus is evaluated by itself" in warning
+    assert "warning: " not in run("evaluate --checkpoint names").err
