@@ -113,12 +113,12 @@ def _write_html(given_weights: str | None, loaded: "Loaded", staged: Path) -> li
     name = _name(loaded)
     note = f"{name}, a small GPT, runs in this page: what you type stays here."
     words = PageWords(
-        about.headline,
-        note,
-        example_of(loaded),
-        validation_examples(loaded),
-        about,
-        name,
+        title=about.headline,
+        note=note,
+        example=example_of(loaded),
+        examples=validation_examples(loaded),
+        about=about,
+        name=name,
     )
     # A checkpoint is runs/NAME/checkpoints/step-N; for one outside of a run there are no snapshots.
     run = RunFolder(loaded.folder.parent.parent)
