@@ -29,7 +29,7 @@ def main(*words: str) -> int:
         description="Compile and try the compiled kernels for this machine.",
         allow_abbrev=False,
     )
-    # The parser knows no option but --help, so that all other words are left over.
+    # The parser has --help alone. DECODING is left over too, since it is no word for users.
     _, left_words = parser.parse_known_args(words)
     if left_words not in ([], [DECODING]):
         unrecognized = quoted(" ".join(left_words))
