@@ -27,10 +27,10 @@ PREFILL_TUNING_MIN_TOKENS = 16
 FIRST_PREFILLS = 1
 FIRST_DECODES = 5
 """Calls before other numbers of threads are tried. A prompt takes few calls, a text takes many."""
-SLOWER_SPLITS = 4
-"""Factor by which a call that tries another split is shortened.
+TRIAL_DIVISOR = 4
+"""A call that tries another split samples a quarter of the tokens.
 
-Even if the other split is slower by this factor, the call takes no longer than usual.
+So it does not take longer than usual even if that split is four times slower.
 """
 KNOWN_FIELDS = SAMPLING_FIELDS | NOT_SAMPLING_FIELDS | {"logprobs"}
 """Fields of `SamplingParams` that do not keep C++ from sampling, whatever their value."""
@@ -93,14 +93,15 @@ class NativeRunner(Runner):
         self._vocab_size = model.vocab_size
         self._report = report
         self._reported: set[str] = set()
-        # The keys are weak references: the entry of a sequence that has ended goes with it.
+        # The keys are weak references, so that the entry of an ended sequence disappears with it.
         self._is_sampled_in_c: WeakKeyDictionary[SequenceState, bool] = WeakKeyDictionary()
         self._burst = Burst()
+        # How many threads are fastest depends on the work, so that each kind of work has a tuner.
         self._all_threads = Split(self._decoder.threads)
         self._token_splits = token_splits(self._decoder.threads)
         self._prefill_tuner = ThreadTuner(self._token_splits, self._all_threads, FIRST_PREFILLS)
-        self._decode_tuners: dict[int, ThreadTuner] = {}
-        self._short_tuners: dict[int, ThreadTuner] = {}
+        self._decode_tuners: dict[int, ThreadTuner] = {}  # by the number of sequences
+        self._short_tuners: dict[int, ThreadTuner] = {}  # by the number of tokens, if it is small
 
     @property
     def max_samples_per_call(self) -> int:
@@ -108,11 +109,12 @@ class NativeRunner(Runner):
 
     def run(self, work: Sequence[ScheduledWork]) -> Sampled:
         """Compute a step; sample several tokens where every sequence needs only its next one."""
+        # Nothing is sampled after a part of a prompt that is not its last one.
         sampled_sequences = [item.sequence for item in work if item.max_samples > 0]
         # A list, so that the reason of every sequence is reported: `all` stops at the first False.
         can_sample = [self._can_sample(sequence) for sequence in sampled_sequences]
         if not all(can_sample):
-            return super().run(work)
+            return super().run(work)  # PyTorch samples from the decoder's logits
         self._set_blocks(work)
         if _is_pure_decode(work):
             return self._decode(work)
@@ -124,9 +126,9 @@ class NativeRunner(Runner):
         return [item for item in work if item.max_samples > 0], torch.cat(logits)
 
     def _can_sample(self, sequence: SequenceState) -> bool:
-        """Return whether the decoder samples a sequence; report each reason against it once.
+        """Return whether C++ can sample the tokens of a sequence; report each reason why not once.
 
-        The answer is kept, since the parameters of a sequence do not change.
+        The answer is kept, since the sampling parameters of a sequence do not change.
         """
         known = self._is_sampled_in_c.get(sequence)
         if known is not None:
@@ -141,7 +143,8 @@ class NativeRunner(Runner):
     def _set_blocks(self, work: Sequence[ScheduledWork]) -> None:
         """Copy blocks that are no longer shared, then tell the decoder where sequences are stored.
 
-        All copies are made before any sequence writes, since it may write into a source.
+        All blocks are copied before the step writes anything: one sequence may write into the block
+        from which another one's is copied.
         """
         for item in work:
             self._decoder.copy_blocks(item.copies)
@@ -149,10 +152,10 @@ class NativeRunner(Runner):
             self._decoder.set_blocks(item.sequence.row, item.sequence.table.blocks)
 
     def _timed_step(self, work: Sequence[ScheduledWork]) -> Sampled:
-        """Compute a step of prompts or drafts by the fastest number of threads."""
+        """Compute a step of prompts or drafts, and let a tuner learn from its time."""
         num_tokens = sum(len(item.input_ids) for item in work)
         tuner = self._step_tuner(num_tokens)
-        split = tuner.next()
+        split = tuner.next()  # the fastest number of threads, or now and then another, as a trial
         self._decoder.use_threads(split.threads)
         start = time.perf_counter()
         sampled = self._step(work)
@@ -161,7 +164,7 @@ class NativeRunner(Runner):
         return sampled
 
     def _step_tuner(self, num_tokens: int) -> ThreadTuner:
-        """Return the tuner for steps of so many tokens.
+        """Return the tuner for steps of `num_tokens` tokens.
 
         All steps of many tokens share one tuner. In steps of few tokens, such as those of drafts,
         the time per token depends on their number, so each number has a tuner of its own.
@@ -178,20 +181,23 @@ class NativeRunner(Runner):
         """Sample several tokens after each sequence in one call, and learn from its time."""
         tuner = self._decode_tuner(len(work))
         split = tuner.next()
-        is_usual = split == tuner.fastest  # and not a trial of another split
+        is_trial = split != tuner.fastest
         self._burst.begin(len(work))
         steps = self._burst.length
-        if not is_usual:
-            steps = max(1, steps // SLOWER_SPLITS)
+        if is_trial:
+            # The other split may be slower, and nobody sees a token before the call returns.
+            steps = max(1, steps // TRIAL_DIVISOR)
         # No sequence samples more tokens than it has blocks for, or than are left before its end.
         steps = min(steps, *(item.max_samples for item in work))
         start = time.perf_counter()
         sampled = self._generate(work, steps, split)
         seconds = time.perf_counter() - start
-        # Fewer than `steps` if logits are not finite; at least 1, since the time is divided by it.
-        num_sampled = max(1, *map(len, sampled.values()))
-        # The time of a trial of another split would give the burst a wrong length.
-        if is_usual:
+        # Fewer tokens than `steps` are sampled if logits are not finite, perhaps none. The time is
+        # divided by this number, which therefore is at least 1.
+        num_sampled = max(1, *(len(tokens) for tokens in sampled.values()))
+        # The next call most likely uses the fastest split, so that the time of a trial says nothing
+        # about how many tokens it can sample.
+        if not is_trial:
             self._burst.end(num_sampled, seconds)
         tuner.record(split, seconds / num_sampled)
         return sampled
@@ -201,7 +207,7 @@ class NativeRunner(Runner):
         tuner = self._decode_tuners.get(sequences)
         if tuner is None:
             splits = self._token_splits
-            # One sequence, or one thread, leaves nothing to split by sequence.
+            # Each thread may also compute whole sequences by itself, if there are several of both.
             if sequences > 1 and self._all_threads.threads > 1:
                 splits = [Split(self._all_threads.threads, by_sequence=True), *splits]
             tuner = ThreadTuner(splits, self._all_threads, FIRST_DECODES)
@@ -212,7 +218,8 @@ class NativeRunner(Runner):
         """Sample `steps` tokens after each sequence, all by the same parameters."""
         sequences = [item.sequence for item in work]
         params = sequences[0].params
-        # Only peeked at: `SequenceState.append` uses up the numbers of the tokens that are kept.
+        # `peek` leaves the numbers in their streams: a sequence may end before its last token here,
+        # and `SequenceState.append` uses up only the numbers of the tokens that are kept.
         uniforms = [sequence.random.peek(steps) for sequence in sequences]
         seen = None
         if params.repetition_penalty != 1.0:
@@ -229,56 +236,64 @@ class NativeRunner(Runner):
                 uniforms=torch.tensor(uniforms, dtype=torch.float32),  # (B, steps)
                 params=params,
                 seen=seen,
-                keep_logits=params.logprobs is not None,
+                keep_logits=params.logprobs is not None,  # for the log-probabilities
                 by_sequence=split.by_sequence,
             )
         except NotFiniteError as error:
             if error.step > 0:
-                # The steps before the error are good, and are taken again without the bad one.
+                # All logits of the earlier steps are finite, so that those steps are computed again
+                # and their tokens are returned. The next call fails in its first step.
                 return self._generate(work, error.step, split)
-            # A single step shows which sequences have logits that are not finite.
+            # `_step` finds out which of the sequences have logits that are not finite.
             return self._step(work)
         sampled: Sampled = {}
         for row, sequence in enumerate(sequences):
-            row_logits = None if logits is None else logits[:, row]  # (steps, V)
+            row_logits = None if logits is None else logits[:, row]  # (steps, V) of (steps, B, V)
             sampled[sequence] = to_sampled_tokens(tokens[row], row_logits, params)
         return sampled
 
     def _step(self, work: Sequence[ScheduledWork]) -> Sampled:
-        """Compute one step, and sample after each sequence whose window ends in it."""
+        """Compute one step, and sample after each sequence whose last token is computed in it.
+
+        If a sequence has a draft, a token is sampled after each token of the draft too.
+        """
         items = [item for item in work if item.max_samples > 0]
-        # C++ has only pointers to these tensors: the two lists keep them alive during its calls.
+        # C++ gets only pointers to these tensors: the two lists keep them alive during its calls.
         seen: list[Tensor | None] = []
         logits: list[Tensor | None] = []
         samples = []
         for item in items:
             params = item.sequence.params
             sampling = sampling_in_c(params)
-            for index, uniform in enumerate(item.sequence.random.peek(item.num_sampled)):
+            uniforms = item.sequence.random.peek(item.num_sampled)  # one number for each token
+            for index, uniform in enumerate(uniforms):
+                # The repetition penalty counts the tokens of the draft before this one too.
                 seen.append(self._seen_if_penalized(item.sequence, item.draft[:index]))
                 logits.append(self._logits_if_described(params))
                 samples.append(sample_in_c(sampling, uniform, seen[-1], logits[-1]))
         tokens: list[int] = []
         for part in self._passes(work):
-            # The earlier passes have used one sample for each of `tokens`.
-            part_samples = samples[len(tokens) : len(tokens) + len(part.wanted)]
+            # Each token that an earlier pass has sampled belongs to one of the first samples.
+            first = len(tokens)
+            part_samples = samples[first : first + len(part.wanted)]
             tokens += self._decoder.step(part.batch, part.wanted, part_samples)
         sampled: Sampled = {}
         first = 0
         for item in items:
             end = first + item.num_sampled
             described = [
-                _described(token, row, item.sequence.params)
-                for token, row in zip(tokens[first:end], logits[first:end], strict=True)
+                _described(token, token_logits, item.sequence.params)
+                for token, token_logits in zip(tokens[first:end], logits[first:end], strict=True)
             ]
+            # Tokens after the first one that differs from the draft follow a wrong guess.
             sampled[item.sequence] = accept(described, item.draft)
             first = end
         return sampled
 
     def _passes(self, work: Sequence[ScheduledWork]) -> Iterator[Pass]:
-        """Yield the tokens of a step in passes of at most `max_tokens` tokens."""
+        """Yield the tokens of a step in passes, each of as many as the decoder has memory for."""
         tokens: list[int] = []
-        rows: list[int] = []
+        rows: list[int] = []  # the row of the sequence of each token
         positions: list[int] = []
         is_wanted: list[bool] = []
         for item in work:
@@ -289,10 +304,11 @@ class NativeRunner(Runner):
             rows += [sequence.row] * count
             positions += range(begin, begin + count)
             is_wanted += [False] * (count - item.num_sampled)
-            is_wanted += [True] * item.num_sampled  # only after the last tokens
+            is_wanted += [True] * item.num_sampled  # tokens are sampled only after the last ones
         size = self._decoder.max_tokens
         for start in range(0, len(tokens), size):
             part = slice(start, start + size)
+            # Indices are counted from the beginning of the pass.
             wanted = [index for index, flag in enumerate(is_wanted[part]) if flag]
             yield Pass(TokenBatch(tokens[part], rows[part], positions[part]), wanted)
 

@@ -74,13 +74,13 @@ class Scheduler:
         if self.waiting:
             max_samples = 1  # the place of a sequence may be needed after any token
         counts = self._prefer_new(self._count_tokens())
-        work = []
+        work: list[ScheduledWork] = []
         # Sequences are planned from oldest to newest: if blocks run out, the newest ones are
         # preempted, which have no work yet. The list is copied, since preemption changes it.
         for sequence in list(self.running):
             count = counts.get(sequence, 0)
             if count == 0:
-                continue
+                continue  # the sequence waits for the next step
             samples = _samples_after(sequence, count, max_samples)
             item = self._reserve(sequence, count, samples)
             if item is not None:
@@ -95,18 +95,23 @@ class Scheduler:
         sampled_ids = [token.id for token in sampled[:-1]]
         item.sequence.table.append([*item.tokens, *sampled_ids])
         if sampled:
-            item.sequence.waiting_since = self._step
+            item.sequence.waiting_since = self._step  # its wait for the next token begins now
 
     def _admit(self) -> None:
-        """Admit waiting sequences in order, while there are places and blocks for their tokens."""
+        """Admit waiting sequences in order, while there are places and blocks for their tokens.
+
+        A place is a row of the batch.
+        """
+        # The range is fixed beforehand, since `_rotate_out` appends to the queue: sequences that
+        # lose their place now are not admitted again in this step.
         for _ in range(len(self.waiting)):
             sequence = self.waiting[0]
             if not self._free_rows and not self._rotate_out(sequence):
                 return
             # Blocks to share are looked up first, since they are not among the missing ones.
             reused = self._match(sequence)
-            # Free blocks that running sequences will need for the rest of their windows are not
-            # given away, or those sequences would be preempted soon.
+            # Running sequences may not have blocks for all tokens of their windows yet. The blocks
+            # that they still need are not given away, or they would soon be preempted.
             promised = sum(self._missing_blocks(other) for other in self.running)
             if self._missing_blocks(sequence) > self._pool.free - promised:
                 sequence.table.truncate(0)  # release the blocks that were found
@@ -127,6 +132,7 @@ class Scheduler:
         """
         longest = max(self.running, key=_tokens_in_place)
         is_over = _tokens_in_place(longest) >= TIME_SLICE_TOKENS
+        # A sequence that was in the batch before waits as many steps as a time slice has tokens.
         is_due = waiting.is_new or self._step - waiting.waiting_since >= TIME_SLICE_TOKENS
         if not (is_over and is_due):
             return False
@@ -138,28 +144,30 @@ class Scheduler:
     def _count_tokens(self) -> dict[SequenceState, int]:
         """Return how many tokens of each running sequence to compute.
 
-        Sequences that need one token get it. The others share the budget for prompts, and the one
-        that has waited longest comes first. Blocks that two sequences have in common are computed
-        for one of them, while the other waits.
+        A sequence of which only the newest token is not computed yet is always continued. The
+        others, with prompts, share a budget, and the one that has waited longest comes first.
+        Blocks that two sequences have in common are computed for one of them, while the other
+        waits.
         """
         counts: dict[SequenceState, int] = {}
         plan = _PrefillPlan(self._prefill_chunk)
         for sequence in sorted(self.running, key=lambda each: each.waiting_since):
             if sequence.num_uncached > 1:
-                # Another sequence may have computed some of it in an earlier step.
+                # Other sequences may have computed some of its blocks in an earlier step.
                 self.reused_tokens += self._match(sequence)
             if sequence.num_uncached == 1:
                 counts[sequence] = 1
             else:
-                plan.add(sequence, self._next_block(sequence))
+                plan.add(sequence, self._next_block_key(sequence))
         return counts | plan.counts
 
     def _prefer_new(self, counts: dict[SequenceState, int]) -> dict[SequenceState, int]:
-        """Return the counts of only the sequences that get their first token, in every other step.
+        """Leave the other sequences out of a step that gives some sequences their first token.
 
-        A step is shorter without the other sequences, so that a new request is answered sooner. The
-        others never miss two steps in a row. Without a first token, all counts are returned.
+        The step is shorter without them, so that a new request is answered sooner. They never miss
+        two steps in a row: the step after such a step is for all sequences.
         """
+        # A sequence gets its first token in the step that computes the last token of its prompt.
         first_tokens = {
             sequence: count
             for sequence, count in counts.items()
@@ -175,27 +183,28 @@ class Scheduler:
         The last token is computed in any case, since its logits are needed.
         """
         window = sequence.window()[:-1]
-        before = sequence.num_cached
+        num_before = sequence.num_cached
         twin = next((other for other in self.running if other.table.tokens == window), None)
         if twin is not None:
             # All blocks of the twin are shared, even the last one, which is not full yet. The
             # sequence that first writes into it gets a copy.
             sequence.table.truncate(0)
             sequence.table = twin.table.fork()
-        elif before % self._pool.block_size == 0:
-            # A block of the pool can follow only full blocks, as its key names all before it.
+        elif num_before % self._pool.block_size == 0:
+            # The key of a full block depends on all blocks before it, which must be full too.
             sequence.table.match(window)
-        return sequence.num_cached - before
+        return sequence.num_cached - num_before
 
-    def _next_block(self, sequence: SequenceState) -> bytes | None:
-        """Return the key of the block to compute next; None if it will not be full.
+    def _next_block_key(self, sequence: SequenceState) -> bytes | None:
+        """Return the key of the block to compute next; None if no other sequence could share it.
 
-        Other sequences can share only full blocks.
+        Only full blocks are shared.
         """
         size = self._pool.block_size
         window = sequence.window()
-        begin = sequence.num_cached // size * size  # of the block that is stored next
-        # `>=`, since the last token of a window is computed by every sequence itself.
+        begin = sequence.num_cached // size * size  # the position at which the block begins
+        # Every sequence computes the last token of its window itself, since it needs the logits
+        # after it. So the block with this token is not shared, even if the token fills it.
         if begin + size >= len(window):
             return None
         return sequence.table.next_key(window[begin : begin + size])
@@ -219,6 +228,8 @@ class Scheduler:
         If there are too few free blocks, only one token is sampled, and if they are still too few,
         the newest sequences are preempted. Return None if the sequence itself was preempted.
         """
+        # Each round makes room for the next one, until the blocks suffice. If the sequence is the
+        # newest one left, it is itself preempted.
         while sequence in self.running:
             # Every sampled token but the last goes through the model in this step, and is stored.
             num_stored_samples = max(0, samples - 1)
@@ -231,7 +242,7 @@ class Scheduler:
                 if samples > 1:
                     samples = 1
                 else:
-                    self._preempt(self.running[-1])
+                    self._preempt(self.running[-1])  # the newest sequence
                 continue
             # The window begins at `sequence.start`, and its first positions are stored already.
             begin = sequence.start + sequence.num_cached
@@ -264,26 +275,27 @@ class _PrefillPlan:
     def __init__(self, budget: float) -> None:
         self.counts: dict[SequenceState, int] = {}
         self._budget = budget
-        self._first_with: dict[tuple[int, ...], SequenceState] = {}  # by window
+        # The first sequence of the plan with each window.
+        self._first_with: dict[tuple[int, ...], SequenceState] = {}
         self._begun: set[bytes] = set()  # keys of the blocks that the step computes
 
     def add(self, sequence: SequenceState, block: bytes | None) -> None:
         """Plan as many tokens of a sequence as the budget allows, or let it wait for another one.
 
         Args:
-            block: the key of the block that it computes next; None if no other
-                sequence can share that block.
+            block: the key of the block that the sequence computes next; None if no other sequence
+                can share that block.
         """
         first = self._first_with.setdefault(tuple(sequence.window()), sequence)
         if first is not sequence:
-            # Both have the same window. The first sequence computes it without its last token, and
-            # in the next step the second one finds those blocks. Then each of the two computes the
-            # last token, and samples after it by its own parameters. The token that the first one
-            # leaves is not given back to the budget, which is only a limit.
+            # Both sequences have the same window. The first one computes it without its last token,
+            # and in the next step the second one finds those blocks. Then each of the two computes
+            # the last token, and samples after it by its own parameters. The one token that the
+            # first sequence leaves out is not given back to the budget, which is only a limit.
             self.counts[first] = min(self.counts[first], first.num_uncached - 1)
             self.counts[sequence] = 0
         elif block is not None and block in self._begun:
-            # Another sequence computes the same block in this step: the next step finds it.
+            # Another sequence computes the same block in this step, and shares it in the next one.
             self.counts[sequence] = 0
         else:
             count = int(min(self._budget, sequence.num_uncached))  # the budget may be infinite
