@@ -55,6 +55,7 @@ def why_no_graph(model: GPT) -> str | None:
     device = next(model.parameters()).device
     if device.type != "cuda":
         return f"it is for CUDA devices, and the model is on {device}"
+    # Either an option that a plugin has added, or a module that differs from the configured one.
     not_covered = uncovered_option(model.config, SHIPPED["model.mlp"]) or changed_module(model)
     return None if not_covered is None else f"it does not cover {not_covered}"
 
@@ -76,14 +77,15 @@ class GraphRunner(TorchRunner):
     ) -> None:
         super().__init__(model, blocks, dtype)
         self._device = self._store.device
-        slots = parts_of(sequences)[-1].slots.stop
+        slots = parts_of(sequences)[-1].slots.stop  # `sequences`, rounded up to whole parts
         self._cache = StaticCache(model.config, slots, self._store)
         # What each occupied slot holds; these are the first slots. The list is empty while a step
         # is decoded: after an exception in between, every sequence is copied into its slot anew.
         self._contents: list[Contents] = []
-        # What graphs read and write, at addresses that stay the same.
+        # What graphs read and write, at addresses that stay the same: the newest token of each slot
+        # with its position, and the random numbers and results of each step of a burst.
         self._tokens = torch.zeros(slots, dtype=torch.int64, device=self._device)
-        self._positions = torch.zeros_like(self._tokens)  # of these tokens
+        self._positions = torch.zeros_like(self._tokens)
         self._uniforms = torch.zeros(MAX_BURST, slots, device=self._device, dtype=torch.float32)
         self._sampled = torch.zeros(MAX_BURST, slots, dtype=torch.int64, device=self._device)
         # The row of `_uniforms` and `_sampled` that the next token reads and writes. It is counted
@@ -100,11 +102,12 @@ class GraphRunner(TorchRunner):
         return self._burst.length
 
     def run(self, work: Sequence[ScheduledWork]) -> Sampled:
-        """Sample after sequences that decode, several tokens if there are no others."""
+        """Compute a step: decode in the static cache, and compute prompts as the parent class does."""
         decoding = [item for item in work if _decodes(item)]
         others = [item for item in work if not _decodes(item)]
         for item in decoding:
-            # All blocks are copied before any is written: another sequence may write into a source.
+            # All blocks are copied before any is written: another sequence may write into the block
+            # from which this one's is copied. The parent copies those of `others`.
             self._store.copy_blocks(item.copies)
         sampled: Sampled = {}
         max_steps = MAX_BURST
@@ -117,7 +120,8 @@ class GraphRunner(TorchRunner):
         return sampled
 
     def _decode(self, work: Sequence[ScheduledWork], max_steps: int) -> Sampled:
-        """Sample tokens after each sequence, and keep what was computed of it."""
+        """Sample tokens after each sequence, and copy its new keys and values into its blocks."""
+        # From here on the sequences are in the order of their slots.
         sequences = self._place([item.sequence for item in work])
         self._burst.begin(len(sequences))
         # No sequence samples more tokens than it has blocks for, or than are left before its end.
@@ -126,7 +130,7 @@ class GraphRunner(TorchRunner):
         if _sampled_in_graph(sequences):
             sampled = self._sample(sequences, steps)
         else:
-            steps = 1
+            steps = 1  # PyTorch samples outside of the graph, whose next step needs the token
             item_of = {item.sequence: item for item in work}
             items = [item_of[sequence] for sequence in sequences]
             sampled = sample_each(items, self._logits_of(sequences))
@@ -166,7 +170,7 @@ class GraphRunner(TorchRunner):
         return [placed[slot].sequence for slot in range(len(sequences))]
 
     def _sample(self, sequences: Sequence[SequenceState], steps: int) -> Sampled:
-        """Sample `steps` tokens after each sequence; fewer after one that is not finite."""
+        """Sample `steps` tokens after each sequence, or fewer if its logits become not finite."""
         # `_sampled_in_graph` has made sure that all sequences are sampled alike, so that the
         # parameters of the first one are those of all.
         first = sequences[0]
@@ -175,12 +179,12 @@ class GraphRunner(TorchRunner):
         uniforms = torch.tensor([each.random.peek(steps) for each in sequences]).t()  # (steps, B)
         _fill(self._uniforms[:steps, : len(sequences)], uniforms)
         for part in self._write_newest_tokens(sequences):
-            self._next_row.zero_()
+            self._next_row.zero_()  # each part begins with the first step
             # A graph is recorded once for each part and way of sampling.
             key = (part, first.sampled_by)
             for _ in range(steps):
                 self._call(key, self._compute_and_sample, part, first.params)
-        # Reading the tokens back waits for the device.
+        # Reading the tokens waits for the device, and so happens only once, after the last step.
         rows = self._sampled[:steps, : len(sequences)].t().tolist()
         return {sequence: _to_tokens(row) for sequence, row in zip(sequences, rows, strict=True)}
 
@@ -223,8 +227,10 @@ class GraphRunner(TorchRunner):
         uniforms = self._uniforms[:, part.slots].index_select(0, self._next_row)  # (1, B)
         tokens = sample(next_token_probabilities(logits, params), uniforms[0])  # (B,)
         is_finite = torch.isfinite(logits).all(dim=-1)
-        shown = tokens.masked_fill(~is_finite, NO_TOKEN)
-        self._sampled[:, part.slots].index_copy_(0, self._next_row, shown.unsqueeze(0))
+        marked = tokens.masked_fill(~is_finite, NO_TOKEN)
+        self._sampled[:, part.slots].index_copy_(0, self._next_row, marked.unsqueeze(0))
+        # The next replay begins with these values. Its tokens are not the marked ones, since the
+        # embedding has no row -1; `_to_tokens` drops what is sampled after a mark.
         self._tokens[part.slots].copy_(tokens)
         self._positions[part.slots].add_(1)
         self._next_row.add_(1)
@@ -243,6 +249,7 @@ def _sampled_in_graph(sequences: Sequence[SequenceState]) -> bool:
         return False
     if torch.are_deterministic_algorithms_enabled():
         return False  # the distribution is then on the CPU
+    # Parameters that a graph does not know, such as those of plugins, have no effect by default.
     for name, field in type(first.params).model_fields.items():
         if name not in FIELDS_IN_GRAPH and getattr(first.params, name) != field.default:
             return False

@@ -97,17 +97,19 @@ class Runtime:
         self._native = native
         self._report = report
         self._uses_graphs = uses_graphs
-        facts = ["eager"]
+        backend = "eager"
         if native is not None:
-            facts = ["native"]
+            backend = "native"
         elif uses_graphs:
-            facts = ["graph"]
+            backend = "graph"
+        # Messages name the weights and the device only where they are not the usual ones.
+        facts = [backend]
         weights = weights_format(model)
-        if weights != "float32":  # the usual format is not named in messages
+        if weights != "float32":
             facts.append(f"{weights} weights")
         facts.append(f"{kv_dtype} cache")
         device = next(model.parameters()).device
-        if device.type != "cpu":  # the usual device is not named either
+        if device.type != "cpu":
             facts.append(str(device))
         self.name = ", ".join(facts)
 
@@ -150,12 +152,14 @@ class Runtime:
         target = self._own_runner(sequences, prefill_chunk, blocks)
         if self._draft is None:
             return target
-        # The draft gets blocks for full windows, since its keys and values are small. It computes
-        # prompts in one piece, since it reads a prompt only after the first token of its answer.
+        # The draft model gets blocks for full windows, since its keys and values are small. It has
+        # no `prefill_chunk`: it reads a prompt when the first token of the answer is already there,
+        # and then all of it at once.
         draft = self._draft.runner(sequences)
         return SpeculativeRunner(target, draft, self.draft_experience)
 
     def _own_runner(self, sequences: int, prefill_chunk: int | None, blocks: int | None) -> Runner:
+        """Return a runner for the model itself, without its draft."""
         # A forked child has one thread of its parent's pool, and would wait for the others forever.
         require_own_threads(torch.get_num_threads(), FORK_HINT)
         blocks_of_window = -(-self.model.config.block_size // BLOCK)  # rounded up
@@ -169,11 +173,12 @@ class Runtime:
             return GraphRunner(self.model, sequences, blocks, KV_DTYPES[self._kv_dtype])
         if self._native is None:
             return TorchRunner(self.model, blocks, KV_DTYPES[self._kv_dtype])
-        # The C++ decoder allocates memory by the sequence: the next token of each, and an equal
-        # share of the tokens of prompts, rounded up.
-        tokens_per_sequence = 1 + -(-(prefill_chunk or 0) // sequences)
+        # The C++ decoder allocates memory for a number of tokens of each sequence: its next token
+        # and an equal share of the tokens of prompts.
+        prompt_tokens = 0 if prefill_chunk is None else prefill_chunk
+        share = -(-prompt_tokens // sequences)  # rounded up
         return NativeRunner(
-            self._native, sequences, tokens_per_sequence, self._kv_dtype, blocks, self._report
+            self._native, sequences, 1 + share, self._kv_dtype, blocks, self._report
         )
 
 
@@ -208,10 +213,12 @@ def build_runtime(
                 "take a draft with the same tokenizer"
             )
         draft_runtime = build_runtime(draft, options, report)
-    hint = report or silent  # for lines that matter to those who asked for reports
+    hint = report or silent  # for lines that matter only to those who asked for reports
+    report = report or print_line  # for what takes long, such as compiling
+    # In a forked child the first computation of several threads would wait forever.
     require_own_threads(torch.get_num_threads(), FORK_HINT)
-    is_on_cuda = next(model.parameters()).device.type == "cuda"
-    if options.backend == "graph" or (is_on_cuda and options.allows_graphs):
+    device = next(model.parameters()).device
+    if options.backend == "graph" or (device.type == "cuda" and options.allows_graphs):
         reason = why_no_graph(model)
         if reason is None:
             return graph_runtime(model, options.kv_dtype, draft_runtime)
@@ -221,15 +228,15 @@ def build_runtime(
     if not options.allows_native:
         return Runtime(model, options.kv_dtype, draft=draft_runtime)
     settings = read_settings()
-    reason = why_not_native(model, settings, report or print_line)
+    reason = why_not_native(model, settings, report)
     if reason is None:
-        native = prepare_native(model, settings, report or print_line)
+        native = prepare_native(model, settings, report)
         return Runtime(model, options.kv_dtype, native, hint, draft=draft_runtime)
     if options.requires_native:
         remedy = "another kv_dtype" if options.kv_dtype == NATIVE_ONLY else "backend auto or eager"
         raise DeviceError(f"no native backend: {reason}; take {remedy}")
     # On a GPU PyTorch may be faster than the native engine, so no hint is given there.
-    if next(model.parameters()).device.type == "cpu":
+    if device.type == "cpu":
         hint(f"no native backend, which is several times faster: {reason}")
     return Runtime(model, options.kv_dtype, draft=draft_runtime)
 
@@ -242,9 +249,10 @@ def graph_runtime(model: GPT, kv_dtype: str, draft: Runtime | None = None) -> Ru
 
 
 def in_bfloat16(model: GPT) -> GPT:
-    """Return a copy of a model that computes in bfloat16, all its weights rounded.
+    """Return a copy of a model that computes in bfloat16, with all its weights rounded to it.
 
-    Tables of positions are no parameters, and stay float32: rounded angles would misplace tokens.
+    The tables of positions are buffers and not parameters, and stay in float32: rounded angles
+    would misplace tokens.
     """
     copied = copy.deepcopy(model)
     for parameter in copied.parameters():
@@ -255,7 +263,7 @@ def in_bfloat16(model: GPT) -> GPT:
 def why_not_native(model: GPT, settings: Settings, report: Report) -> str | None:
     """Return why the C++ decoder cannot compute a model on this machine; None if it can.
 
-    The first call on a machine compiles the decoder and tries it.
+    The first call on a machine compiles the decoder, and tries it out in a child process.
     """
     reason = unsupported_reason(model)
     if reason is not None:
