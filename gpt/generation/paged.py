@@ -159,7 +159,7 @@ class BlockTable:
             key = self.next_key(content)
             block = self._pool.find(key)
             if block is None:
-                break
+                break  # no later block can be used either, since blocks are stored in order
             self.blocks.append(block)
             self._keys.append(key)
             self.tokens += content
@@ -193,19 +193,21 @@ class BlockTable:
         is_written = length > len(self.tokens) and first < len(self.blocks)
         is_shared = is_written and self._pool.is_shared(self.blocks[first])
         missing = max(0, self._blocks_for(length) - len(self.blocks))
-        # Everything is counted before anything changes; a copy needs one block more.
-        needed = missing + 1 if is_shared else missing
+        # The blocks are counted before anything changes, so that an error leaves all as it was.
+        needed = missing
+        if is_shared:
+            needed += 1  # the copy
         if needed > self._pool.free:
             raise OutOfBlocksError
         copies = []
         if is_shared:
-            # Other sequences go on to read the old block, so this one gets a copy to write.
+            # Other sequences still read the shared block, so that this one writes into a copy.
             shared = self.blocks[first]
             self.blocks[first] = self._pool.allocate()
             self._pool.release(shared)
             copies.append((self.blocks[first], shared))
         elif is_written:
-            # The index must not lead to a block whose content changes.
+            # The block must no longer be found by the key of its old content.
             self._pool.forget(self.blocks[first])
         allocated = [self._pool.allocate() for _ in range(missing)]
         self.blocks += sorted(allocated)  # neighboring blocks can be read where they lie
@@ -231,7 +233,8 @@ class BlockTable:
         """Forget all but the first `length` positions, and release blocks that they do not need."""
         del self.tokens[length:]
         del self._keys[length // self._pool.block_size :]
-        # Only full blocks have keys, so the keys are cut rounding down, but the blocks rounding up.
+        # Only full blocks have keys, and so their number was rounded down. The number of blocks is
+        # rounded up, since the last one may be partly full.
         kept = self._blocks_for(len(self.tokens))
         # Blocks are overwritten in the order of their release. The first ones of a sequence, which
         # most others share, are released last.

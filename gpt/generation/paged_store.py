@@ -54,8 +54,7 @@ class PagedStore:
         if len(tables) == 1:
             num_used = -(-(stored[0] + new) // self.block_size)  # rounded up
             used = list(tables[0][:num_used])
-            neighbors = list(range(used[0], used[0] + num_used))
-            are_neighbors = used == neighbors
+            are_neighbors = used == list(range(used[0], used[0] + num_used))
             if are_neighbors:
                 return ContiguousView(self, used[0], stored[0], new)
         return GatheredView(self, tables, stored, new)
@@ -117,16 +116,16 @@ class GatheredView(Cache):
             padded.append([*table[:width], *padding])
         blocks = torch.tensor(padded)  # (B, width)
         self._blocks = to_device(blocks.flatten(), store.device)  # (B * width,)
-        # Where each position of each sequence lies in the memory of a layer: (B, width * size).
+        # A slot is a place for one position in the memory of a layer.
         first_slots = blocks.unsqueeze(2) * size  # of each block, (B, width, 1)
-        slots = (first_slots + torch.arange(size)).flatten(1)
+        slots = (first_slots + torch.arange(size)).flatten(1)  # (B, width * size)
         positions = torch.tensor(stored).unsqueeze(1) + torch.arange(new)  # (B, T)
         self._written = to_device(slots.gather(1, positions).flatten(), store.device)  # (B * T,)
         self._mask: Tensor | None = None
         self._hidden: Tensor | None = None
         if min(stored) == max(stored):
-            # All sequences have the same length. Attention without a mask is causal, with the last
-            # query at the last key, and is faster for one query.
+            # All sequences have the same length, and need no mask: the model's attention is causal
+            # by itself, with the last query at the last key. For one query that is faster.
             self._positions = torch.arange(stored[0], self._longest, device=store.device)  # (T,)
         else:
             self._positions = to_device(positions, store.device)  # (B, T)

@@ -71,6 +71,8 @@ class TorchRunner(Runner):
         self._store = PagedStore(model.config, blocks, BLOCK, dtype, device)
 
     def logits(self, work: Sequence[ScheduledWork]) -> tuple[list[ScheduledWork], Tensor]:
+        # All blocks are copied before any is written: one sequence may write into the block from
+        # which another one's is copied.
         for item in work:
             self._store.copy_blocks(item.copies)
         sampled_items: list[ScheduledWork] = []
@@ -78,8 +80,8 @@ class TorchRunner(Runner):
         with eval_mode(self._model):
             for batch in _batches(work):
                 logits = self._forward(batch)  # (B, T, V)
-                # The items of a batch have the same shape, so that the first speaks for all. Their
-                # number of tokens to sample is 0 after a part of a prompt that is not its last one.
+                # The items of a batch have the same number of tokens to sample: one after each of
+                # their last input tokens, or none after a part of a prompt that is not its last.
                 num_sampled = batch[0].num_sampled
                 if num_sampled > 0:
                     sampled_items += batch
@@ -100,7 +102,8 @@ class TorchRunner(Runner):
 def _batches(work: Sequence[ScheduledWork]) -> list[list[ScheduledWork]]:
     """Divide the items of a step into batches of the same shape, so that nothing is padded.
 
-    Each item with a part of a prompt is a batch by itself, since two parts of one length are rare.
+    An item with several tokens of a prompt is a batch by itself, since prompts seldom have the same
+    length.
     """
     batches: list[list[ScheduledWork]] = []
     by_shape: dict[tuple[int, int], list[ScheduledWork]] = {}
@@ -145,7 +148,8 @@ def sample_each(items: Sequence[ScheduledWork], logits: Tensor) -> Sampled:
     sampled: list[SampledToken | None] = [None] * first_row
     for places in places_of.values():
         selected = logits
-        if len(places) < first_row:  # indexing would copy all rows
+        # If all places have the same parameters, indexing would only copy all rows.
+        if len(places) < first_row:
             rows = torch.tensor([place.row for place in places])
             selected = logits[rows.to(logits.device)]
         contexts = [place.context for place in places]
@@ -177,7 +181,8 @@ def _places(item: ScheduledWork, first_row: int) -> list[_Place]:
 def accept(sampled: Sequence[SampledToken | None], draft: Sequence[int]) -> Sequence[SampledToken]:
     """Return the sampled tokens that count: up to the first that differs from the draft.
 
-    The tokens after that one were sampled after a wrong guess.
+    That token counts too: the model has sampled it after tokens that are all right. The tokens
+    after it follow a wrong guess.
 
     Args:
         sampled: one token more than the draft has; None where the logits are not finite.

@@ -40,7 +40,8 @@ def parts_of(sequences: int) -> list[Part]:
     parts = []
     for first in range(0, sequences, LARGEST_BATCH):
         needed = min(sequences - first, LARGEST_BATCH)
-        parts.append(Part(first, batch=2 ** math.ceil(math.log2(needed))))
+        next_power_of_two = 2 ** math.ceil(math.log2(needed))
+        parts.append(Part(first, batch=next_power_of_two))
     return parts
 
 
@@ -102,6 +103,7 @@ class StaticCache:
         slot, position, place = indices.unbind()  # (N,) each
         targets = (self._store.keys, self._store.values)
         for memory, target in zip((self.keys, self.values), targets, strict=True):
+            # Indices on both sides of a slice put their dimension first.
             new = memory[:, slot, :, position]  # (N, L, K, D)
             target[:, :, place] = new.permute(1, 2, 0, 3)
 
@@ -136,6 +138,7 @@ class StaticView(Cache):
         is_hidden = torch.arange(window, device=positions.device) > self._positions  # (B, S)
         mask = torch.zeros(is_hidden.shape, dtype=dtype, device=positions.device)
         self._mask = mask.masked_fill(is_hidden, -math.inf)[:, None, None]  # (B, 1, 1, S)
+        # `scatter_` takes the position S for each number of the new keys and values.
         self._written = positions.view(-1, 1, 1, 1).expand(batch, heads, 1, head_dim)
 
     def positions(self, new: int) -> Tensor:
