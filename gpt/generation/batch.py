@@ -42,7 +42,8 @@ class Batch:
         self.active = list(range(len(prompts)))
         # A step of the engine may return several chunks of a row, but `step` returns one at a time.
         self._queues: list[deque[TextChunk]] = [deque() for _ in prompts]
-        # All prompts run at once; an engine needs room for one sequence even without a prompt.
+        # All prompts run at once. Without prompts there is nothing to run, but an engine must have
+        # room for at least one sequence.
         self._engine = runtime.engine(tokenizer, max_sequences=max(1, len(prompts)))
         self._requests: list[Request] = []
         for row, (ids, seed) in enumerate(zip(prompts, seeds, strict=True)):
@@ -114,9 +115,9 @@ class TextBatch(Batch):
             seeds = [params.seed] * len(ids)
         if len(seeds) != len(ids):
             raise GenerationError(f"{len(seeds)} seeds for {len(ids)} prompts; give one each")
-        # The configuration checks `params.seed`; these seeds come from the caller.
+        # `params.seed` was checked on construction, but other seeds come from the caller.
         for seed in seeds:
-            if not 0 <= seed < SEEDS:
+            if not 0 <= seed < SEEDS:  # 2^32
                 raise GenerationError(f"seed {seed}: expected at least 0 and less than 2^32")
         super().__init__(runtime, ids, params, seeds, tokenizer)
 

@@ -93,7 +93,7 @@ def beam_search(
     Raises:
         GenerationError: the prompt is empty, or the logits are not finite.
     """
-    if not len(prompt):
+    if len(prompt) == 0:
         raise GenerationError("a prompt needs at least one token")
     request = Request(list(prompt), SamplingParams())
     sequence = SequenceState(request, None, runner.block_size, runner.pool)
@@ -144,14 +144,15 @@ class _Search:
         """
         parents = self.live
         self.live = []
-        num_kept = 0  # without extensions whose result was found before
+        # Extensions with the same result, such as the same text, count once.
+        num_kept = 0
         for extension in _best_extensions(logprobs):
             parent = parents[extension.row]
             if self._keep(parent.sequence, extension):
                 num_kept += 1
             if num_kept == self._options.beam:
                 break
-        # The blocks of the parents are released; blocks that extensions share stay in use.
+        # The parents release their blocks; those that live extensions share with them stay in use.
         for parent in parents:
             parent.sequence.table.truncate(0)
         if len(self._finished) >= self._options.beam:
@@ -181,6 +182,7 @@ class _Search:
         known = self._finished.get(result)
         if known is None or found.score > known.score:
             self._finished[result] = found
+        # A better hypothesis with a known result takes the place of the other, and adds none.
         return known is None
 
     def _hypothesis(self, tokens: Sequence[int], logprob: float, finished: bool) -> Hypothesis:
@@ -204,7 +206,7 @@ def _extension_logprobs(runner: Runner, live: Sequence[Live], ids: int | None) -
     """Return the log-probability of every hypothesis with every next token, (B, V) float64."""
     work = []
     for row, (sequence, _) in enumerate(live):
-        # A sequence still has the row of its parent, but each needs a row of its own.
+        # A copied sequence has the row of its parent, but the runner needs a row for each.
         sequence.row = row
         tokens = sequence.window()[sequence.num_cached :]
         copies = sequence.table.reserve(sequence.num_cached + len(tokens))
@@ -212,8 +214,8 @@ def _extension_logprobs(runner: Runner, live: Sequence[Live], ids: int | None) -
     items, logits = runner.logits(work)  # (B, V)
     check_finite(logits, [item.sequence.tokens for item in items])
     for item in work:
-        item.sequence.table.append(item.tokens)  # the runner has stored them
-    # In float64, so that rounding decides no comparison of long sums.
+        item.sequence.table.append(item.tokens)  # the runner has stored their keys and values
+    # In float64 if the device has it, so that rounding decides no comparison of long sums.
     so_far = torch.tensor([each.logprob for each in live], dtype=torch.float64)  # (B,)
     logprobs = logits.to(widest_dtype(logits.device)).log_softmax(dim=-1).cpu()
     return so_far.unsqueeze(1) + logprobs[:, :ids]  # all ids if `ids` is None

@@ -75,19 +75,19 @@ class DraftLength:
         records none.
         """
         if self._first_lengths:
-            return self._first_lengths[-1]
+            return self._first_lengths[-1]  # `record` removes it
         best = self.best()
         if self._trial_seconds > MAX_TRIAL_SHARE * self._seconds:
             return best
-        # Try the length that was not used for the longest time.
+        # Try the length that has not been used for the longest time; one never used comes first.
         return min(self._alternatives(best), key=lambda length: self._last_rounds.get(length, -1))
 
     def record(self, length: int, seconds: float, tokens: int = 1) -> None:
         """Add the time of a round.
 
         Args:
-            tokens: how many tokens the large model computed one after another, which may be several
-                only without a draft.
+            tokens: number of passes of the large model, one for each token. A round with a draft
+                has one pass; one without a draft may have several.
         """
         if self._first_lengths:
             self._first_lengths.pop()
@@ -112,7 +112,10 @@ class DraftLength:
         return self._round_seconds[length] / expected_tokens(length, self._acceptance.rate)
 
     def _alternatives(self, best: int) -> list[int]:
-        """Return the neighbors of the best length, and 0, or the best draft if 0 is the best."""
+        """Return the lengths to try: the neighbors of the best one, and 0.
+
+        If 0 is the best, the best of the other lengths is tried in place of 0.
+        """
         index = LENGTHS.index(best)
         alternatives = set(LENGTHS[max(0, index - 1) : index + 2])
         if best == 0:

@@ -30,6 +30,7 @@ def generate_tokens(
             model may be sampled, even those that a tokenizer does not have, unless
             `params.limited_to` leaves them out.
         runtime: from `build_runtime` with this model; None means the fastest one available.
+        tokenizer: encodes the prompt if it is a text.
 
     Raises:
         GenerationError: the prompt is empty, or the logits are not finite.
@@ -71,7 +72,8 @@ def stream(
         GenerationError: a parameter is unknown or out of its range, or the prompt is not a text;
             see `TextBatch`.
     """
-    # Not a generator function, whose body would raise errors of the arguments only when iterated.
+    # This is no generator function, since mistakes in the arguments would then raise only when the
+    # text is iterated over.
     runtime = _runtime(model, runtime, draft)
     batch = TextBatch(runtime, tokenizer, [prompt], sampling_params(params))
     return (chunk.text for chunk in batch if chunk.text)
@@ -157,7 +159,8 @@ def sampling_params(given: Mapping[str, Any]) -> SamplingParams:
     try:
         return SamplingParams.model_validate(fields)
     except ValidationError as error:
-        problems = (f"{key[-1]}: {message}" for key, message in explain(error, "sample"))
+        # A key is a path in a configuration, such as ("sample", "top_k").
+        problems = [f"{key[-1]}: {message}" for key, message in explain(error, "sample")]
         raise GenerationError("; ".join(problems)) from None
 
 

@@ -102,7 +102,8 @@ class SequenceState:
         self._text: TextStream | None = None
         if tokenizer is not None:
             self._text = TextStream(tokenizer, request.params.stop)
-            # The prompt may end within a character, which the first sampled token completes.
+            # The prompt may end within a character, which the first sampled token completes. The
+            # text of the prompt itself is not a part of the answer.
             self._text.begin(self.tokens)
 
     @property
@@ -148,7 +149,7 @@ class SequenceState:
             chunks.append(chunk)
             if chunk.finish is not None:
                 break
-        # One number decides one token; the numbers of dropped tokens are not used up.
+        # Each token was sampled by one random number. The numbers of dropped tokens stay.
         self.random.advance(len(chunks))
         if len(self.tokens) - self.start > self._window.size:
             self._move_window()

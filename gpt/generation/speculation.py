@@ -49,10 +49,11 @@ class Experience:
         if self.passes == 0:
             return "draft: not used"
         share = self.accepted / self.drafted
-        tokens = 1 + self.accepted / self.passes
+        # In each pass the target also samples one token of its own.
+        tokens_per_pass = 1 + self.accepted / self.passes
         return (
             f"draft: {self.accepted} of {self.drafted} tokens accepted ({share:.0%}), "
-            f"{tokens:.2f} tokens a pass in {self.passes} passes"
+            f"{tokens_per_pass:.2f} tokens a pass in {self.passes} passes"
         )
 
 
@@ -83,7 +84,12 @@ class SpeculativeRunner(Runner):
         return self._target.logits(work)
 
     def run(self, work: Sequence[ScheduledWork]) -> Sampled:
-        """Compute a step; sample several tokens where every sequence needs only its next one."""
+        """Compute a step, with drafts if every sequence needs only its next token.
+
+        Some of these steps deliberately have no drafts: the lengths of later drafts are chosen by
+        the times of both kinds.
+        """
+        # Nothing is sampled after a part of a prompt, so that `max_samples` is 0.
         if any(item.max_samples == 0 or len(item.tokens) > 1 for item in work):
             return self._target.run(work)
         lengths = self._lengths(len(work))
@@ -93,8 +99,9 @@ class SpeculativeRunner(Runner):
             return self._target.run(work)
         start = time.perf_counter()
         if length == 0:
+            # Without drafts the target may sample several tokens of a sequence, one after another.
             sampled = self._target.run(work)
-            num_tokens = max(1, *map(len, sampled.values()))
+            num_tokens = max(1, *(len(tokens) for tokens in sampled.values()))
             lengths.record(0, time.perf_counter() - start, num_tokens)
             return sampled
         drafted = self._drafted(work, length)
@@ -115,6 +122,8 @@ class SpeculativeRunner(Runner):
         drafts = [self._draft_of(item.sequence) for item in work]
         for draft in drafts:
             draft.begin(length)
+        # The small model computes all drafts together, but some take more steps than others: they
+        # have more tokens to catch up with, or their windows move.
         while True:
             unfinished = [draft for draft in drafts if draft.num_missing > 0]
             if not unfinished:
@@ -134,7 +143,7 @@ class SpeculativeRunner(Runner):
         if draft is not None and draft.target is target:
             return draft
         if draft is not None:
-            draft.release()  # its sequence has left the row
+            draft.release()  # it belongs to a sequence that has left the row
         draft = _Draft(target, self._draft)
         self._drafts[target.row] = draft
         return draft
@@ -143,10 +152,10 @@ class SpeculativeRunner(Runner):
         """Count how many tokens of the drafts were accepted."""
         for item in drafted:
             num_sampled = len(sampled[item.sequence])
-            if num_sampled == 0:  # logits that are not finite say nothing of the draft
-                continue
+            if num_sampled == 0:
+                continue  # the target's logits are not finite, which says nothing about the draft
             num_accepted = num_sampled - 1  # the last token is the target's own
-            # The first token that was not accepted was compared too, those after it were not.
+            # The first token that differed was compared too, but those after it were not.
             num_compared = min(num_accepted + 1, len(item.draft))
             self._experience.acceptance.record(num_accepted, num_compared)
             self._experience.passes += 1
@@ -165,15 +174,15 @@ class _Draft:
     def __init__(self, target: SequenceState, runner: Runner) -> None:
         self.target = target
         self.tokens: list[int] = []
-        # The window of the small model may be shorter, and slides where the target's does not yet.
+        # The target decides where the text ends. The small model's window may be shorter, and then
+        # slides before the target's does.
         params = target.params.model_copy(
             update={"max_new_tokens": ENDLESS, "overflow": "slide", "logprobs": None}
         )
         request = Request(list(target.tokens), params)
         self._sequence = SequenceState(request, None, runner.block_size, runner.pool)
         self._sequence.row = target.row
-        # The number of tokens that the target had in the last round.
-        self._num_known = len(target.tokens)
+        self._num_known = len(target.tokens)  # how many tokens the target had in the last round
         self._num_wanted = 0
 
     @property
@@ -183,11 +192,12 @@ class _Draft:
 
     def begin(self, length: int) -> None:
         """Begin a draft of `length` tokens after the newest token of the target."""
-        # Guesses of the last round that turned out right are stored already, and stay.
+        # Both sequences have the tokens before the last round in common, and the guesses of that
+        # round that the target has sampled too. Only what follows is replaced, and computed again.
         num_agreed = self._num_known
         guesses = self._sequence.tokens[num_agreed:]
         new_tokens = self.target.tokens[num_agreed:]
-        for guess, token in zip(guesses, new_tokens, strict=False):
+        for guess, token in zip(guesses, new_tokens, strict=False):  # either may be longer
             if guess != token:
                 break
             num_agreed += 1
@@ -213,10 +223,11 @@ class _Draft:
 
     def take(self, step: ScheduledWork, sampled: list[int]) -> None:
         """Add the tokens that were sampled in a step: none if its logits are not finite."""
+        # The last token has not been through the model yet, so that it is not stored.
         self._sequence.table.append([*step.tokens, *sampled[:-1]])
         self._sequence.extend(sampled)
         self.tokens += sampled
-        # Without a token, or after the end token, the draft ends early.
+        # Without a token, or after the end token, the draft ends early: no more are wanted.
         is_over = not sampled or sampled[-1] == self.target.params.end_id
         if is_over:
             self._num_wanted = len(self.tokens)

@@ -20,7 +20,7 @@ UNKNOWN = "\N{REPLACEMENT CHARACTER}"
 
 
 def encode_text(tokenizer: Tokenizer, text: str, params: SampleConfig) -> list[int]:
-    """Return the ids of a text as a model reads it: its line ends are those of a corpus.
+    """Return the ids of a text as a model reads it, with each line end converted to LF.
 
     A model of items reads a text after the token `params.begin_id`, as in its training.
 
@@ -30,8 +30,8 @@ def encode_text(tokenizer: Tokenizer, text: str, params: SampleConfig) -> list[i
     text = convert_newlines(text)
     if params.begin_id is None:
         return tokenizer.encode(text).tolist()
-    # The text may hold marks of items, such as the one before an answer. In training each mark was
-    # a token by itself, and byte pairs must not merge it with the characters beside it.
+    # The text may have marks, control characters such as the one before an answer. In training each
+    # mark was a token by itself, and byte pairs must not merge it with the characters beside it.
     return [params.begin_id, *encode_marked(tokenizer, text)]
 
 
@@ -49,7 +49,7 @@ def encode_typed_text(tokenizer: Tokenizer, text: str, params: SampleConfig) -> 
 def encode_prompt(
     tokenizer: Tokenizer, prompt: str, params: SamplingParams, block_size: int
 ) -> list[int]:
-    """Return the token ids of a prompt; its line ends are read as those of a corpus.
+    """Return the token ids of a prompt, with each line end converted to LF as in a corpus.
 
     Raises:
         GenerationError: the prompt is no text, or it is too long and `params.long_prompt` is
@@ -90,9 +90,11 @@ def fit_prompt(
     Raises:
         GenerationError: the prompt is longer, and `params.long_prompt` is refuse.
     """
-    # A model predicts only after at least one token.
     if not ids:
-        return _first_ids(tokenizer) if params.begin_id is None else [params.begin_id]
+        # A model predicts only after at least one token. A model of items begins with `begin_id`.
+        if params.begin_id is not None:
+            return [params.begin_id]
+        return _first_ids(tokenizer)
     if len(ids) <= block_size:
         return ids
     if params.long_prompt == "refuse":
@@ -114,11 +116,11 @@ def check_ids(ids: Iterable[int], vocab_size: int) -> None:
 
 
 def _first_ids(tokenizer: Tokenizer) -> list[int]:
-    """Return the ids that stand for an empty prompt."""
+    """Return the ids that stand for an empty prompt: a line end, after which a text may begin."""
     try:
         ids = tokenizer.encode(FIRST_TEXT)
     except DataError:
-        return [0]  # the vocabulary has no line end
+        return [0]  # the vocabulary has no line end, and any other id is as good
     if tokenizer.decode(ids) != FIRST_TEXT:  # the tokenizer dropped or replaced the line end
         return [0]
     return [int(ids[-1])]  # a tokenizer may write a space before the line end
@@ -180,7 +182,8 @@ class TextStream:
             self._held_back = ""
             return text[: min(found)]  # up to the stop string that comes first
         # The end of the text may begin a stop string, and is held back until the next piece.
-        num_held_back = max((_overlap(text, stop) for stop in self._stop), default=0)
+        overlaps = [_overlap(text, stop) for stop in self._stop]
+        num_held_back = max(overlaps, default=0)
         num_shown = len(text) - num_held_back
         self._held_back = text[num_shown:]
         return text[:num_shown]
@@ -216,8 +219,8 @@ def text_at_end(ids: Sequence[int], tokenizer: Tokenizer, params: SamplingParams
 def token_name(tokenizer: Tokenizer, index: int) -> str:
     """Return the text of a token, for a list of tokens.
 
-    A token that is no text on its own is named by its bytes (`bytes:\\xc3`), and an id that the
-    tokenizer does not have by its number (`id:300`).
+    A token that is no text on its own, such as half of a character, is named by its bytes
+    (`bytes:\\xc3`), and an id that the tokenizer does not have by its number (`id:300`).
     """
     if index >= tokenizer.vocab_size:
         return f"id:{index}"

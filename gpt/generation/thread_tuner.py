@@ -74,7 +74,7 @@ class ThreadTuner:
         may be due to another process.
         """
         if split == self.fastest:
-            # The mean with the known time is the smaller of the two if the new time is longer.
+            # If the new time is longer, the mean of both is the smaller number.
             self._seconds = min(seconds, (self._seconds + seconds) / 2)
         elif seconds < self._seconds:
             self.fastest = split
