@@ -59,7 +59,8 @@ def encode_into(
     """
     try:
         make_folder(folder.parent)
-        # A folder without its description cannot be opened, and would prevent the renaming below.
+        # A folder without its description is incomplete. It would keep the new folder from being
+        # renamed to its name.
         if not (folder / META).is_file():
             shutil.rmtree(folder, ignore_errors=True)
         with temporary_folder(folder) as temporary:
@@ -68,7 +69,7 @@ def encode_into(
             try:
                 temporary.rename(folder)
             except OSError:
-                # Another process may have written the same content first.
+                # Another process may have written the same content first, which is as good.
                 if not (folder / META).is_file():
                     raise
             sync_folder(folder.parent)  # so that the new name survives a crash
@@ -90,16 +91,17 @@ def _write(
     files: list[Path] = []
     for text in texts:
         files += text.files
-    status_before = [file.stat() for file in files]
+    status_before = [file.stat() for file in files]  # to notice a change while files are read
     with announce_if_slow(report, f"reading {corpus.name} for its tokenizer"):
         tokenizer = tokenizer or build_tokenizer(corpus, config)
     path = folder / TOKENS
-    # Before anything is encoded, since a held-out text may have characters that are refused.
+    # The texts are checked before anything is encoded, which may take minutes: a held-out text may
+    # have characters that its tokenizer refuses.
     tokenizers = [tokenizer]
     for text in corpus.held_out.values():
         tokenizers.append(held_out_tokenizer(tokenizer, config, text))
     sha256, ends = _write_tokens(path, texts, tokenizers, report)
-    # If a file was changed while it was read, its tokens may be of both versions.
+    # The tokens of a file that was changed in the meantime may be of both versions.
     for file, before in zip(files, status_before, strict=True):
         after = file.stat()
         if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
@@ -160,12 +162,13 @@ def _ids_of(
 
 
 def _encoded(tokenizer: Tokenizer, blocks: Iterator[str]) -> Iterator[Ids]:
-    """Yield the ids of each block in order, several of which threads encode at once."""
+    """Yield the ids of each block in order; threads encode several blocks at once."""
     if isinstance(tokenizer, WordTokenizer):
-        blocks = whole_words(blocks)
+        blocks = whole_words(blocks)  # a word that is cut would get other ids
     num_threads = min(THREADS, os.cpu_count() or 1)
     with ThreadPoolExecutor(num_threads) as pool:
-        # `pool.map` would read all blocks into memory, so that it gets one for each thread.
+        # `pool.map` reads all blocks that it gets into memory, so that it gets only one for each
+        # thread at a time.
         while texts := list(islice(blocks, num_threads)):
             yield from pool.map(tokenizer.encode_narrow, texts)
 
@@ -190,7 +193,7 @@ def _splits_of_texts(
         splits = {"train": (0, ends[0])}
     else:
         splits = _splits(tokens[: ends[0]], tokenizer, config)
-    # A held-out text begins where the one before it ends.
+    # Each held-out text begins where the text before it ends; the first one follows the corpus.
     for split, (begin, end) in zip(corpus.held_out, pairwise(ends), strict=True):
         splits[split] = (begin, end)
     return splits
@@ -203,6 +206,7 @@ def _splits(tokens: Tokens, tokenizer: Tokenizer, config: DataConfig) -> dict[st
     losses in bits per character can be compared. Bytes are split at fractions of the bytes.
     """
     length = len(tokens)
+    # Below, sizes and ends are numbers of tokens, or of characters if these are counted.
     counts_characters = config.tokenizer in ("bpe", "word")
     total = length
     if counts_characters:
@@ -234,7 +238,7 @@ def _splits_of_items(
     splits: dict[str, tuple[int, int]] = {}
     first = 0
     for name, num_items in zip(("train", "val", "test"), corpus.split_sizes, strict=True):
-        # A split reaches from the begin of its first item to the end of its last item.
+        # A split reaches from the beginning of its first item to the end of its last item.
         if num_items > 0:
             last = first + num_items - 1
             splits[name] = (int(spans[first, 0]), int(spans[last, 1]))
@@ -264,7 +268,8 @@ def _token_in_piece(piece: Tokens, tokenizer: Tokenizer, character: int) -> int:
     Bisection is used, since each count of characters takes a time linear in the tokens.
     """
     lengths = range(len(piece) + 1)
-    # The smallest number of tokens in which more than `character` characters begin.
+    # The smallest number of tokens, from the beginning of the piece, in which more than `character`
+    # characters begin.
     num_tokens = bisect_right(
         lengths, character, key=lambda length: tokenizer.count_chars(piece[:length])
     )

@@ -178,13 +178,14 @@ def recipe_for(length: int, shorter_split: int, num_distinct: int) -> dict[str, 
         shorter_split: tokens of its training or validation split, whichever is shorter.
         num_distinct: number of its distinct characters, or 0 if the tokens are not characters.
     """
-    # The last tier has no limit, so that each text has one.
+    # The last tier has no limit, so that a tier is always found.
     tier = next(tier for tier in TIERS if length <= tier.max_characters)
     steps, dropout = _steps_and_dropout(tier, length, num_distinct)
     block_size = _block_size(tier, shorter_split)
     sections = _build_sections(tier, steps, dropout, block_size)
     # An epoch reads each window once, so that a text that is read a few times is read evenly.
     sections["data"] = {"order": "shuffled"}
+    # Shorter sequences in the first steps were measured to help with windows of this size.
     if block_size == LENGTH_WARMUP_BLOCK:
         sections["train"]["length_warmup"] = LENGTH_WARMUP
     if shorter_split > MAX_EVAL_TOKENS:
@@ -199,6 +200,7 @@ def for_checkpoint(sections: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[
     `length_warmup`, which depends on the block size.
     """
     kept = {name: dict(section) for name, section in sections.items()}
+    # Dropout has no weights, and a checkpoint can be trained on with another one.
     kept["model"] = {key: value for key, value in kept["model"].items() if "dropout" in key}
     kept["train"].pop("length_warmup", None)
     return kept
@@ -215,7 +217,7 @@ def item_recipe_for(
         longest_item: number of tokens of the longest item that should fit into a window, including
             its end.
     """
-    # The last tier has no limit, so that each text has one.
+    # The last tier has no limit, so that a tier is always found.
     tier = next(tier for tier in ITEM_TIERS if length <= tier.max_characters)
     # An item that is longer than the largest window is cut into pieces.
     longest = min(longest_item, tier.max_block_size)
@@ -245,14 +247,17 @@ def _build_sections(
         model |= {"dropout": dropout, "attention_dropout": 0.0}
     optim = {
         **OPTIMIZER,
+        # A short run warms up for a quarter of its steps at most.
         "warmup_steps": min(MAX_WARMUP_STEPS, steps // 4),
         "decay_steps": round(DECAY_SHARE * steps),
         "weight_decay": tier.weight_decay,
     }
     train: dict[str, Any] = {"batch_size": tier.tokens // block_size, "max_steps": steps}
     if tier.temperature < 1:
+        # The tiers of texts that are read repeatedly also predict tokens further ahead
+        # (multi-token prediction).
         train |= {"mtp_weights": MTP_WEIGHTS, "logit_temperature": tier.temperature}
-    # Rounded up, since rounding down could add an evaluation to those of the tier.
+    # The interval is rounded up, since a shorter one could add an evaluation to those of the tier.
     train["eval_interval"] = math.ceil(steps / tier.num_evaluations)
     train["sample_tokens"] = SAMPLE_TOKENS
     return {
@@ -292,7 +297,7 @@ def fit_recipe(
     Raises:
         ConfigError: the text is too short to learn from.
     """
-    # Items are recognized only if the user has not set `data.items`.
+    # If the user has set `data.items`, nothing else is looked for in the text.
     if "items" not in data.model_fields_set:
         data = _with_items(data, settings, report)
     dataset = prepare(data, settings, report)
@@ -301,11 +306,13 @@ def fit_recipe(
         return _sections_for_items(data, dataset), dataset
     length = _num_tokens(data, dataset)
     if data.val_path is not None:
-        # The tiers are for lengths that include a validation split, which this text does not have.
+        # The lengths of the tiers include a validation split. This text has none, and is counted as
+        # if one had been taken from it.
         length = round(length / (1 - data.val_fraction))
     shorter_split = min(len(dataset.train), len(dataset.val))
-    is_char = isinstance(dataset.tokenizer, CharTokenizer)
-    num_distinct = dataset.tokenizer.vocab_size if is_char else 0
+    num_distinct = 0
+    if isinstance(dataset.tokenizer, CharTokenizer):
+        num_distinct = dataset.tokenizer.vocab_size
     sections = recipe_for(length, shorter_split, num_distinct)
     if isinstance(data.path, tuple):
         del sections["data"]["order"]  # several texts are always read in random order
@@ -320,7 +327,7 @@ def _num_tokens(data: DataConfig, dataset: Dataset) -> int:
 
 
 def _check_amount(data: DataConfig, dataset: Dataset, report: Report) -> None:
-    """Raise ConfigError if a text is too short to learn from; warn if it is short."""
+    """Raise ConfigError if a text is too short to learn from; warn if its loss says little."""
     length = _num_tokens(data, dataset)
     unit = unit_of(dataset)
     name = ", ".join(data.path) if isinstance(data.path, tuple) else data.path
@@ -348,9 +355,9 @@ def _sections_for_items(data: DataConfig, dataset: Dataset) -> dict[str, dict[st
     sections["data"] = {"items": data.items}
     if data.items == "pairs":
         sections["sample"]["temperature"] = 0.0  # the most likely answer is wanted
-        # The dropout of the tiers, up to 0.5, is that of lists, which a model soon knows by heart.
-        # An answer has to be right to the last character, and with more dropout fewer are: see
-        # `PAIR_DROPOUT` for the numbers.
+        # The tiers have a dropout of up to 0.5 for lists, which a model soon knows by heart. But an
+        # answer has to be right to the last character, and fewer answers are right with more
+        # dropout; `PAIR_DROPOUT` has the numbers.
         dropout_of_tier = sections["model"].get("dropout", 0.0)
         sections["model"]["dropout"] = min(PAIR_DROPOUT, dropout_of_tier)
     return sections
@@ -367,7 +374,7 @@ def _check_validation_text(name: str, dataset: Dataset, report: Report) -> None:
     length = len(dataset.val)
     unit = unit_of(dataset)
     if length < MIN_VAL_CHARS:
-        # A window has to fit into the validation text, which would make `block_size` tiny.
+        # `block_size` is chosen so that a window fits into this text, and would be tiny.
         raise ConfigError(
             f"{name} has {length:,} {unit}; validation needs at least {MIN_VAL_CHARS:,}"
         )
@@ -379,7 +386,7 @@ def _check_validation_text(name: str, dataset: Dataset, report: Report) -> None:
 
 
 def _with_items(data: DataConfig, settings: Settings, report: Report) -> DataConfig:
-    """Return `data` with `items` set to what is recognized in the text."""
+    """Return `data` with `items` set to the kind of items that the text seems to have, if any."""
     if isinstance(data.path, tuple):
         return data  # several texts are always read as running text
     corpus = CorpusText(corpus_files(data, settings, report))
