@@ -79,8 +79,9 @@ class Sampler:
             batch_size: number B of windows to choose.
             rows: indices of the R windows that this process reads; None means that it reads all B.
         """
-        # Every process chooses the whole batch, so that all their generators stay alike.
-        self.starts = self._choose(batch_size)
+        # Each process chooses all windows of the batch and reads its own, so that the generators of
+        # all processes stay in the same state.
+        self.starts = self._choose(batch_size)  # kept for fields that depend on the position
         starts = self.starts if rows is None else self.starts[rows]
         return read_windows(self.tokens, starts, self.block_size)
 
@@ -136,7 +137,7 @@ class SeveralTextsSampler(BatchSampler):
             self._lengths, batch_size, replacement=True, generator=self.generator
         )
         begin, end = self._ranges[texts].unbind(1)  # (B,) each
-        # Fractions of each range are drawn, since torch.randint takes one range for all rows.
+        # `torch.randint` takes one range for all rows, so that fractions of each range are drawn.
         fractions = torch.rand(batch_size, dtype=torch.float64, generator=self.generator)
         num_starts = end - begin - self.block_size
         return begin + (fractions * num_starts).long()
@@ -165,7 +166,7 @@ class ShuffledSampler(Sampler):
         """Return where the next blocks begin, (B,), and advance the position."""
         parts: list[Tensor] = []
         num_missing = batch_size
-        # A batch may need blocks of several epochs.
+        # If an epoch has too few blocks left, the batch goes on with those of the next epoch.
         while num_missing > 0:
             blocks = self._order[self.position : self.position + num_missing]
             parts.append(self._offset + self.block_size * blocks)
@@ -189,8 +190,8 @@ class ShuffledSampler(Sampler):
             raise ValueError("it was saved with a different data.order")
         self.seed = int(state["seed"])
         self._begin_epoch(int(state["epoch"]))
-        # Versions of torch may draw different permutations for the same seed. Earlier versions of
-        # this package drew another permutation, and saved no blocks.
+        # The order is drawn anew from the seed. Another version of torch may draw another order.
+        # Earlier versions of this package did too, and saved no blocks.
         if state.get("first_blocks") != self._first_blocks():
             raise ValueError("another version of gpt or torch shuffled its epochs in another order")
         position = int(state["position"])
@@ -211,7 +212,7 @@ class ShuffledSampler(Sampler):
         num_offsets = min(self.block_size, len(self.tokens) - self.block_size)
         self._offset = int(torch.randint(num_offsets, (), generator=generator))
         num_blocks = (len(self.tokens) - 1 - self._offset) // self.block_size
-        # The former order is freed first, so that two orders are never in memory together.
+        # The order of the last epoch is freed first: two orders would take twice the memory.
         self._order = torch.empty(0, dtype=torch.long)
         self._order = torch.randperm(num_blocks, generator=generator)
         self.epoch = epoch
@@ -258,7 +259,7 @@ class MicroBatches:
     fields: Mapping[str, Field] = field(default_factory=dict)
 
     def example(self) -> StepBatch:
-        """Return a micro-batch of zeros in the usual shapes."""
+        """Return a micro-batch of zeros in the shapes of full windows."""
         ids = torch.zeros(self.size, self.sampler.block_size, dtype=torch.int64)  # (B, T)
         return self._with_fields(ids, ids, torch.zeros(self.size, dtype=torch.int64))
 
@@ -274,8 +275,8 @@ class MicroBatches:
         batches: list[StepBatch] = []
         for first in range(0, len(inputs), self.size):
             part = slice(first, first + self.size)
-            # Fields are computed before the windows are cut, since a field may need whole windows,
-            # as the predictions of a teacher do.
+            # Fields are computed before the windows are cut: a field such as the predictions of a
+            # teacher model may need whole windows.
             batch = self._with_fields(inputs[part], targets[part], starts[part])
             batches.append(batch.map(partial(_cut, length=length)))
         return batches

@@ -4,7 +4,6 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ NUM_QUOTED_TOKENS = 40
 """Tokens of an item by which a message names it."""
 TOKENS = "tokens.bin"
 """File of the token ids of the text, little-endian."""
+SPLITS_NOT_ADJACENT = "the splits do not follow one another from the first token to the last"
 
 
 class LongAnswerError(DataError):
@@ -98,9 +98,8 @@ class Dataset:
             self._check_answers(block_size)
             return
         train_name, train_length = self._shortest_training_text()
-        # Where a fraction of the text validates, another fraction moves tokens from one split to
-        # the other. A validation text of its own gives nothing to the training split, nor takes
-        # anything from it, so that each split needs a longer text.
+        # If validation has a fraction of the text, another fraction moves tokens from one split to
+        # the other. If it has a text of its own, the split that is too short needs a longer text.
         train_remedy = "another data.val_fraction"
         val_remedy = "another data.val_fraction"
         if "val" in self.held_out:
@@ -131,12 +130,13 @@ class Dataset:
         """Raise LongAnswerError if an answer of any split is too long for a window."""
         assert self.items is not None
         if self.items.answer is None:
-            return  # Items other than questions and answers may be cut into pieces.
+            return  # other items may be cut into pieces
         for tokens in self.splits:
             for begin, end in item_spans(tokens, self.items.end):
                 item = tokens[begin:end]
                 length = self.items.longest_answer(item)
-                # The mark before the answer must fit into the window too.
+                # The mark before the answer must fit into the window too, so that an answer of
+                # `block_size` tokens is too long.
                 if length >= block_size:
                     question = quoted(self.tokenizer.decode(item[:NUM_QUOTED_TOKENS]))
                     text = self.tokenizer.decode(item[:-1])  # without the end of the item
@@ -144,9 +144,10 @@ class Dataset:
 
 
 def join_texts(datasets: Sequence[Dataset]) -> Dataset:
-    """Join datasets that share a tokenizer, in memory; a single dataset is returned as it is.
+    """Join the datasets of several texts, which share a tokenizer, in memory.
 
-    Each split of the result is the concatenation of that split of the datasets, in their order.
+    A single dataset is returned as it is, still memory-mapped. Otherwise each split of the
+    result is the concatenation of that split of the datasets, in their order.
     """
     first = datasets[0]
     if len(datasets) == 1:
@@ -212,7 +213,7 @@ def open_dataset(folder: Path) -> Dataset:
     ) as error:
         # Values of the wrong type in the JSON can raise any of these errors.
         reason = explained(error)
-        filename = getattr(error, "filename", None)
+        filename = getattr(error, "filename", None)  # only an OSError has one
         if filename:
             reason = f"{Path(filename).name}: {reason}"
         raise DataError(
@@ -226,13 +227,15 @@ def _open(folder: Path) -> Dataset:
     meta = unseal(parse_json(read_file(folder / META, MAX_JSON_BYTES)))
     tokenizer = tokenizer_from_dict(meta["tokenizer"])
     tokens = _map(folder / TOKENS, meta["dtype"], meta["length"], meta["sha256"])
-    borders = [0, *chain.from_iterable(meta["splits"].values()), len(tokens)]
-    # The list is 0, begin, end, begin, end, ..., length. Each split must begin where the one
-    # before it ends, so that the first and second border, the third and fourth, ... are equal.
-    splits_are_adjacent = borders[::2] == borders[1::2]
-    if not splits_are_adjacent or borders != sorted(borders):
-        raise ValueError("the splits do not follow one another from the first token to the last")
-    splits = {name: tokens[begin:end] for name, (begin, end) in meta["splits"].items()}
+    splits: dict[str, Tokens] = {}
+    end_before = 0
+    for name, (begin, end) in meta["splits"].items():
+        if begin != end_before or end < begin:
+            raise ValueError(SPLITS_NOT_ADJACENT)
+        splits[name] = tokens[begin:end]
+        end_before = end
+    if end_before != len(tokens):
+        raise ValueError(SPLITS_NOT_ADJACENT)
     kind = meta.get("items", "none")  # token files of running text have no such key
     return Dataset(
         train=splits["train"],

@@ -37,8 +37,10 @@ class ItemSampler(Sampler):
         self._begin_epoch(0)
 
     def get_batch(self, batch_size: int, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        # Every process chooses the whole batch, so that all of them stay at the same position.
+        # Each process chooses all windows of the batch and reads its own, so that all processes are
+        # at the same position of the epoch.
         windows = self._choose_windows(batch_size)
+        # A window starts where its first item begins.
         self.starts = torch.tensor([int(spans[0, 0]) for spans in windows])
         if rows is not None:
             windows = [windows[int(row)] for row in rows]
@@ -50,7 +52,7 @@ class ItemSampler(Sampler):
         return {"seed": self.seed, "item_epoch": self.epoch, "position": self.position}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        # Only samplers of items save this key.
+        # Samplers of running text do not save this key.
         if "item_epoch" not in state:
             raise ValueError("it was saved with a different data.items")
         self.seed = int(state["seed"])
@@ -104,7 +106,9 @@ def _fit_spans(spans: NDArray[np.int64], block_size: int, ids: ItemIds) -> NDArr
 
 
 def _pack(lengths: NDArray[np.int64], block_size: int) -> list[slice]:
-    """Return a slice of the items for each window, of as many as fit into `block_size` targets.
+    """Fill windows with items in order; return the slice of the items that each window holds.
+
+    A window holds as many items as fit into its `block_size` targets.
 
     Args:
         lengths: tokens of each item, (N,), in order; none is longer than a window.
@@ -114,7 +118,7 @@ def _pack(lengths: NDArray[np.int64], block_size: int) -> list[slice]:
     first = 0
     while first < len(lengths):
         num_tokens_before = int(ends[first - 1]) if first > 0 else 0
-        # The index of the first item that ends behind the window is the end of the slice.
+        # The slice ends before the first item whose end lies beyond the window.
         stop = int(np.searchsorted(ends, num_tokens_before + block_size, side="right"))
         windows.append(slice(first, stop))
         first = stop
@@ -126,7 +130,7 @@ def item_batches(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield batches of inputs and targets for evaluation, (B, T) each, with one item in each row.
 
-    The tokens of an item are predicted only from those before them in the same item. Items are
+    So the tokens of an item are predicted only from those before them in the same item. Items are
     sorted by length, so that the rows of a batch need little padding.
     """
     spans = _fit_spans(item_spans(tokens, ids.end), block_size, ids)  # (N, 2)
@@ -136,7 +140,7 @@ def item_batches(
         rows = by_length[first : first + batch_size]
         longest = int((rows[-1, 1] - rows[-1, 0]).item())  # rows are sorted by length
         padded_length = math.ceil(longest / LENGTH_MULTIPLE) * LENGTH_MULTIPLE
-        # `_padded` takes a list of spans for each row, which has one span here.
+        # `_padded` takes the spans of several items for each row, but here a row is one item.
         windows = [row[np.newaxis] for row in rows]
         yield _padded(tokens, windows, min(padded_length, block_size), ids)
         release_pages(tokens)
@@ -153,10 +157,11 @@ def _padded(
     inputs = np.full((len(windows), length), ids.end, dtype=np.int64)
     targets = np.full((len(windows), length), IGNORE, dtype=np.int64)
     for row, spans in enumerate(windows):
-        # The unsigned types of token files cannot hold IGNORE.
+        # Converted to int64, since the unsigned types of token files cannot hold IGNORE, -100.
         items = np.concatenate([tokens[begin:end] for begin, end in spans]).astype(np.int64)
         size = len(items)
-        # The first input stays `ids.end`, as if another item ended before the window.
+        # The first input stays `ids.end`, as if another item ended before the window. The target of
+        # each input is the token after it.
         inputs[row, 1:size] = items[:-1]
         targets[row, :size] = np.where(ids.counted(items), items, IGNORE)
     return torch.from_numpy(inputs), torch.from_numpy(targets)

@@ -55,9 +55,10 @@ class ItemIds:
             return np.ones(len(ids), dtype=bool)
         begins = ids == self.answer
         ends = (ids == self.end) | (ids == self.turn)
-        # A token is a part of an answer if the last mark up to it is a beginning. An end is a part
-        # of its answer, and therefore is compared only with the ends before it. Tokens before the
-        # first mark do not count: they may be of an answer whose question was cut off.
+        # A token is a part of an answer if a beginning is the last mark before it. The end of an
+        # answer counts as a part of it, so that a token is compared only with ends before itself.
+        # Tokens before the first beginning do not count: if they belong to an answer, its question
+        # was cut off.
         positions = np.arange(len(ids))
         last_begin = np.maximum.accumulate(np.where(begins, positions, -1))
         last_end = np.maximum.accumulate(np.where(ends, positions, -1))
@@ -70,6 +71,7 @@ class ItemIds:
         # Questions stand between answers, so that an answer is a run of tokens that count.
         others = np.flatnonzero(~self.counted(ids))
         borders = np.concatenate([[-1], others, [len(ids)]])
+        # Between two borders there is one token less than their difference.
         return int(np.diff(borders).max()) - 1
 
 
@@ -131,7 +133,7 @@ def questions_of(tokens: Tokens, ids: ItemIds, block_size: int) -> Iterator[Ques
         item = tokens[begin:end]
         answer_begin = int(np.flatnonzero(item == ids.answer)[-1]) + 1
         answer = item[answer_begin:-1].tolist()
-        question = [ids.end, *item[:answer_begin].tolist()]
+        question = [ids.end, *item[:answer_begin].tolist()]  # as a window begins in training
         max_question_length = block_size - len(answer)
         yield Question(question[-max_question_length:], answer)
 
@@ -161,11 +163,13 @@ class ItemCorpus(CorpusText):
         super().__init__(files, held_out)
         self.kind = config.items
         self.end = end_of_items(config.items)
+        # The items of `lines` have no marks, since a line end is an ordinary character of a text.
         if config.items == "pairs":
             self.marks = (END_OF_TEXT, ANSWER, TURN)
         elif config.items == "paragraphs":
             self.marks = (END_OF_TEXT,)
         items = _read_items(CorpusText(files), config.items)
+        # Neither a held-out text nor a corpus that has one for validation is divided.
         is_split = not is_held_out and "val" not in self.held_out
         if is_split and len(items) < 2:
             raise DataError(
@@ -173,6 +177,7 @@ class ItemCorpus(CorpusText):
                 "are needed, one of which validates"
             )
         hashes = [_hash_of(item) for item in items]
+        # The indices are sorted by the hashes, so that both lists can be put into this order.
         order = sorted(range(len(items)), key=hashes.__getitem__)
         self.items = [items[index] for index in order]
         if is_split:
@@ -224,6 +229,7 @@ def _split_sizes(hashes: Sequence[bytes], config: DataConfig) -> tuple[int, int,
     total = len(hashes)
     num_test = round(total * config.test_fraction)
     num_val = max(1, round(total * config.val_fraction))
+    # Equal items must not be in two splits: a model would be validated on what it was trained on.
     end_of_train = _before_duplicates(hashes, max(1, total - num_test - num_val))
     end_of_val = _before_duplicates(hashes, total - num_test)
     if end_of_train == 0 or end_of_val <= end_of_train:
@@ -245,7 +251,7 @@ def _read_items(corpus: CorpusText, kind: str) -> list[str]:
         DataError: an item contains a mark.
     """
     if kind == "pairs":
-        return read_pairs(corpus)  # it checks for marks itself, and names the file and the line
+        return read_pairs(corpus)  # refuses marks itself, and can name the file and the line
     text = "".join(corpus.pieces())
     for mark, name in MARKS.items():
         if mark in text:
