@@ -74,11 +74,11 @@ class CorpusText:
             advance: is called with the number of bytes on disk that were read since the last call.
         """
         separator = ""
-        length = 0
+        length = 0  # characters of all files so far
         for path in self.files:
             try:
                 with open_file(path) as raw:
-                    position = 0
+                    position = 0  # bytes of this file that `advance` was told of
                     for piece in _decoded(path, raw):
                         if not piece:
                             continue  # the decoder holds all of it back, or the file has ended
@@ -127,7 +127,8 @@ class CorpusText:
     def sample(self) -> Iterator[str]:
         """Yield the text from which byte pairs and words are learned.
 
-        A small text is yielded as a whole, and of a larger one every n-th block.
+        A small text is yielded as a whole. Of a larger one every n-th block is yielded, since
+        learning from all of it would take minutes.
         """
         if self.size <= MAX_BYTES_LEARNED_WHOLE:
             yield from self.pieces()
@@ -160,7 +161,7 @@ def build_tokenizer(corpus: CorpusText, config: DataConfig) -> Tokenizer:
 def extend_tokenizer(base: Tokenizer, corpus: CorpusText) -> Tokenizer:
     """Return `base`, with the characters of the corpus added that its vocabulary lacks."""
     if not isinstance(base, CharTokenizer):
-        # Bytes and byte pairs encode any text, and words encode unknown ones as `<unk>`.
+        # Bytes and byte pairs encode any text, and unknown words are encoded as `<unk>`.
         return base
     missing = [char for char in corpus.characters() if char not in base.stoi]
     return CharTokenizer([*base.itos, *missing]) if missing else base
@@ -168,12 +169,13 @@ def extend_tokenizer(base: Tokenizer, corpus: CorpusText) -> Tokenizer:
 
 def has_lone_returns(path: Path) -> bool:
     """Return whether a file has a CR that no LF follows."""
-    pending = b""  # a CR at the end of a piece, whose LF may come with the next piece
+    pending = b""  # a CR at the end of a piece: the next piece may begin with its LF
     with open_file(path) as file:
         while data := file.read(PIECE):
             text = pending + data
             pending = b"\r" if text.endswith(b"\r") else b""
-            # A pending CR does not count yet, since it is not known what follows it.
+            # Every CR outside of a CR LF is a lone one, except a pending one: it is not known yet
+            # what follows it.
             if text.count(b"\r") > text.count(b"\r\n") + len(pending):
                 return True
     return pending != b""
@@ -186,7 +188,7 @@ def _decoded(path: Path, raw: BinaryIO) -> Iterator[str]:
     """
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
     num_read = 0
-    pending = ""  # one CR or two at the end of a piece, whose LF may come with the next piece
+    pending = ""  # one or two CR at the end of a piece: the next piece may begin with their LF
     while data := raw.read(PIECE):
         if b"\0" in data:
             raise DataError(
@@ -194,11 +196,12 @@ def _decoded(path: Path, raw: BinaryIO) -> Iterator[str]:
             )
         text = pending + _decode(path, decoder, data, num_read)
         num_read += len(data)
-        # Up to two are held back, since CR CR LF is one line end.
+        # Up to two CR are held back, since CR CR LF is one line end.
         complete = text.removesuffix("\r").removesuffix("\r")
         pending = text[len(complete) :]
         yield convert_newlines(complete)
-    # Only this last call raises for a character that the end of the file cuts off.
+    # The decoder holds back a character that is cut off at the end of a piece. Only this last call
+    # raises an error if the file ends within a character.
     rest = _decode(path, decoder, b"", num_read, final=True)
     yield convert_newlines(pending + rest)
 

@@ -53,10 +53,10 @@ def held_out_tokenizer(tokenizer: Tokenizer, config: DataConfig, text: CorpusTex
             `data.unknown` is error.
     """
     if not isinstance(tokenizer, CharTokenizer):
-        # Bytes and byte pairs encode any text, and words encode unknown ones as `<unk>`.
+        # Bytes and byte pairs encode any text, and unknown words are encoded as `<unk>`.
         return tokenizer
     if config.unknown == "error":
-        # Checked here and not while encoding, so that the message names the file and the line.
+        # Encoding would raise too, but could not name the file and the line.
         if config.items == "pairs":
             _require_known_pairs(text, tokenizer)
         else:
@@ -88,7 +88,9 @@ def _require_known_characters(text: CorpusText, tokenizer: CharTokenizer) -> Non
         column = 1
         for piece in CorpusText([file]).pieces():
             position = tokenizer.find_unknown(piece)
-            before = piece[:position]  # the whole piece if `position` is None
+            # Count the lines and columns before the character, or those of the whole piece if
+            # `position` is None.
+            before = piece[:position]
             if "\n" in before:
                 line += before.count("\n")
                 column = 1

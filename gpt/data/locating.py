@@ -77,7 +77,8 @@ def held_out_files(config: DataConfig, report: Report = silent) -> dict[str, lis
 def _check_size(files: Sequence[Path], name: object) -> None:
     """Raise DataError if files are empty or too large; `name` names them in the message."""
     size = sum(file.stat().st_size for file in files)
-    # Characters are counted only when the text is read, which would be in vain for such a size.
+    # The limit is one of characters, which are counted only while a text is read. A text of more
+    # bytes than so many characters can have is refused before that.
     max_size = MAX_BYTES_PER_CHARACTER * MAX_CHARACTERS
     if not 0 < size <= max_size:
         raise DataError(f"{name} has {size:,} bytes; a corpus has 1 to {max_size:,}")
@@ -142,14 +143,16 @@ def find_files(path: Path, report: Report = silent, key: str = "data.path") -> l
         raise DataError(
             f"{text_message}; save it in a file and give that, or pass text= to gpt.train"
         )
+    found = [path]
+    links: list[Path] = []
     if path.is_dir():
         found, links = _separate_links(_files_below(path), path)
     elif not path.exists() and glob.has_magic(str(path)):
+        # A file that exists is read even if its name looks like a pattern. `Path.glob` is not used,
+        # since it takes only patterns relative to a folder.
         matches = [Path(name) for name in glob.glob(str(path), recursive=True)]  # noqa: PTH207
         files = [match for match in matches if not match.is_dir()]
         found, links = _separate_links(files, _fixed_part(path))
-    else:
-        found, links = [path], []
     remedy = f"set {key} to a text file, a folder of them or a glob pattern"
     note_on_links = ""
     if links:
@@ -175,7 +178,7 @@ def find_files(path: Path, report: Report = silent, key: str = "data.path") -> l
 
 
 def _bracket_hint(path: Path) -> str:
-    """Return a hint how to escape brackets that are a part of a name, if the path has any."""
+    """Return a hint for messages how to write brackets that are no pattern, or an empty text."""
     # In a pattern, "[[]" is a set whose only character is the bracket.
     escaped = str(path).replace("[", "[[]")
     if escaped == str(path):
@@ -184,7 +187,7 @@ def _bracket_hint(path: Path) -> str:
 
 
 def _files_below(folder: Path) -> Iterator[Path]:
-    """Yield the files below a folder, and the links to folders, which are not walked into."""
+    """Yield the files below a folder, and the links to folders, which are not entered."""
     for parent, subfolders, files in os.walk(folder, onerror=_refuse_folder):
         # The list is changed in place, since `os.walk` then descends into the folders left in it.
         subfolders[:] = [each for each in subfolders if not each.startswith(".")]
@@ -204,16 +207,17 @@ def _refuse_folder(error: OSError) -> None:
 def _separate_links(paths: Iterable[Path], top: Path) -> tuple[list[Path], list[Path]]:
     """Return the paths without a link below `top`, and those with one, both sorted.
 
-    A broken link is returned among the former, so that the caller reports that it has no file.
+    A broken link is returned with the paths without a link, so that the caller reports that there
+    is no such file.
     """
     found: list[Path] = []
     links: list[Path] = []
     for path in sorted(paths, key=Path.as_posix):
         # `top` and its parents may be links, since the user has named them.
-        parts_below_top = [each for each in (path, *path.parents) if top in each.parents]
-        has_link = any(each.is_symlink() for each in parts_below_top)
-        goes_through_link = path.exists() and has_link
-        if goes_through_link:
+        below_top = [each for each in (path, *path.parents) if top in each.parents]
+        has_link = any(each.is_symlink() for each in below_top)
+        is_broken = not path.exists()
+        if has_link and not is_broken:
             links.append(path)
         else:
             found.append(path)
@@ -221,7 +225,7 @@ def _separate_links(paths: Iterable[Path], top: Path) -> tuple[list[Path], list[
 
 
 def _fixed_part(pattern: Path) -> Path:
-    """Return the part of a pattern before its first name with a special character."""
+    """Return the folder before the first name of a pattern that has a special character."""
     for folder in reversed(pattern.parents):  # from the root down
         next_part = pattern.relative_to(folder).parts[0]
         if glob.has_magic(next_part):

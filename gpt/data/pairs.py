@@ -35,14 +35,16 @@ TABLES = (".tsv", ".csv")
 """Suffixes of files with two columns, which tabs or commas separate."""
 SUFFIXES = (*JSON_LINES, *TABLES)
 """Suffixes of files with questions and answers."""
+ALPACA_KEYS = ("instruction", "output")
+"""The keys of datasets in the form of Stanford Alpaca, which may have an `input` too."""
 PAIR_KEYS = (
     ("prompt", "answer"),
     ("question", "answer"),
     ("prompt", "completion"),
     ("prompt", "response"),
-    ("instruction", "output"),
+    ALPACA_KEYS,
 )
-"""The names that usual datasets give a question and its answer; the last ones are Alpaca's."""
+"""The keys that the usual datasets have for a question and its answer."""
 FORMS = '{"prompt": ..., "answer": ...} or {"messages": [...]}'
 
 
@@ -140,7 +142,8 @@ def with_marks(text: str) -> str:
 def looks_like_pairs(corpus: CorpusText) -> bool:
     """Return whether all files have a suffix of `SUFFIXES`, and the first line is a pair.
 
-    JSON lines and tables with other content are read as running text.
+    JSON lines and tables with other content are read as running text. Only the first line is looked
+    at, since it decides what a user meant; a mistake in a later line is an error.
     """
     if any(file.suffix not in SUFFIXES for file in corpus.files):
         return False
@@ -194,7 +197,7 @@ def _read_json(line: str, place: str) -> tuple[str, list[Message]]:
     """Return the form of a line of JSON, which is its keys or `messages`, and its messages."""
     try:
         value = json.loads(line)
-    except (ValueError, RecursionError) as error:  # the latter where lists are nested deeply
+    except (ValueError, RecursionError) as error:  # lists may be nested too deeply
         raise DataError(f"{place}: not JSON ({error}); expected {FORMS}") from None
     if not isinstance(value, dict):
         raise DataError(f"{place}: {quoted(line, 60)}; expected {FORMS}")
@@ -209,10 +212,9 @@ def _read_json(line: str, place: str) -> tuple[str, list[Message]]:
     question, answer = (value[key] for key in keys)
     if not isinstance(question, str) or not isinstance(answer, str):
         raise DataError(f"{place}: {form} must be texts; expected {FORMS}")
-    # Alpaca's data has the text that an instruction is about under a key of its own, or nothing.
-    about = value.get("input")
-    if keys == PAIR_KEYS[-1] and about:
-        question = f"{question}\n{about}"
+    if keys == ALPACA_KEYS and value.get("input"):
+        # The text that the instruction is about, for example a sentence to translate.
+        question = f"{question}\n{value['input']}"
     return form, [Message("user", question), Message("assistant", answer)]
 
 
@@ -230,7 +232,7 @@ def _conversation_text(messages: Sequence[Message], place: str) -> str:
     text = "".join(conversation_parts(messages, place))
     if messages[-1].role != "assistant":
         raise DataError(f"{place}: it ends without an answer; the last message is the assistant's")
-    return text.removesuffix(TURN)
+    return text.removesuffix(TURN)  # no question follows the last answer
 
 
 def system_text(messages: Sequence[Message]) -> str:
@@ -262,7 +264,7 @@ def conversation_parts(messages: Sequence[Message], place: str) -> Iterator[str]
             )
         if role == "user":
             yield system + text + ANSWER
-            system = ""
+            system = ""  # only the first question begins with it
             expected = "assistant"
         else:
             yield text + TURN

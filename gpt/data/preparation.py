@@ -88,8 +88,8 @@ def _find_answer(error: LongAnswerError, config: DataConfig, settings: Settings)
             if place is not None:
                 return place
     except (DataError, OSError):
-        # The files may have been changed or removed since they were encoded. The user has to hear
-        # of the long answer all the same, and not of a file that is no longer needed.
+        # The files may have been changed or removed since they were encoded, and are not needed any
+        # more. The user has to learn of the long answer, and not of them.
         pass
     return None
 
@@ -102,7 +102,7 @@ def _prepare_several(
     config_of_each = [config.model_copy(update={"path": path}) for path in config.path]
     files: list[Path] = []
     for each in config_of_each:
-        # Without `report`, since `prepare` below reports about each path.
+        # Not with `report`, since `prepare` reports the same about each path below.
         files += corpus_files(each, settings)
     corpus = CorpusText(files)
     with announce_if_slow(report, f"reading {corpus.name}"):
@@ -131,10 +131,12 @@ def _fingerprint(config: DataConfig, corpus: CorpusText, tokenizer: Tokenizer | 
         raise DataError(f"cannot read {name}: {error.strerror}") from None
     # Texts without a lone CR have the same tokens in both formats, and keep their token files.
     version = FORMAT_WITH_LONE_RETURNS if has_returns else FORMAT
-    # The block size changes the tokens, since no token of byte pairs crosses the end of a block.
+    # Texts are encoded in blocks. Their size changes the tokens, since no token of byte pairs
+    # crosses the end of a block.
     parts: list[Any] = [version, corpus_text.BLOCK, hashes]
     parts += [config.tokenizer, config.val_fraction, config.test_fraction]
-    # Options that are not used add no part, so that fingerprints from before them stay the same.
+    # Options that are not used add no part, so that they did not change any fingerprint when they
+    # were introduced.
     if config.items != "none":
         parts += ["items", config.items]
     if held_out_hashes:
