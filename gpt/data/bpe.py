@@ -47,13 +47,14 @@ class BPETokenizer(Tokenizer):
             added = {token["content"] for token in content.get("added_tokens") or []}
             largest_id = max(vocabulary.values())
         except DataError:
-            raise  # its message already says what is wrong
+            raise  # the message already says what is wrong
         except Exception as error:
             # Somebody else may have written the content: keys can be missing, and values can have
             # any type.
             raise DataError(f"not a tokenizer: {first_line(error)}") from None
         if largest_id >= MAX_TOKENS:
             raise DataError(f"a token has the id {largest_id}; {MAX_TOKENS:,} ids are supported")
+        # With a token for every byte, every text can be encoded.
         missing = set(spelling.byte_names) - vocabulary.keys()
         if missing:
             raise DataError(
@@ -75,8 +76,8 @@ class BPETokenizer(Tokenizer):
     def encode_narrow(self, text: str) -> Ids:
         require_characters(text)
         with library_errors("the tokenizer fails"):
-            # Unlike `encode`, it does not compute where tokens lie in the text, which takes as
-            # long again.
+            # Unlike `encode`, this method does not compute where each token lies in the text, which
+            # would double the time.
             (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
         return np.array(encoding.ids, dtype=smallest_dtype(self.vocab_size))
 
@@ -136,8 +137,8 @@ def spelling_of(decoder: Any) -> Spelling:
     kinds = [step["type"] for step in steps]
     if kinds == ["ByteLevel"]:
         return Spelling(byte_symbols(), _byte_level, leading_space=False)
-    # The decoder of sentencepiece writes a space for `SPACE` and bytes for byte tokens, joins the
-    # parts, and may strip the space that encoding has added.
+    # The decoder of sentencepiece writes a space for `SPACE` (Replace) and bytes for byte tokens
+    # (ByteFallback), joins the parts (Fuse), and may strip the space that encoding has added.
     if kinds[:3] == ["Replace", "ByteFallback", "Fuse"]:
         writes_spaces = steps[0]["pattern"] == {"String": SPACE} and steps[0]["content"] == " "
         strip = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
@@ -176,7 +177,7 @@ def byte_symbols() -> list[str]:
         if byte in printable:
             symbols.append(chr(byte))
         else:
-            # Control characters and spaces are written as the letters from code point 256 on.
+            # Control characters and spaces get the characters from code point 256 on, in order.
             symbols.append(chr(256 + num_unprintable))
             num_unprintable += 1
     return symbols

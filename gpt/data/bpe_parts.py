@@ -48,7 +48,7 @@ Each takes a time linear in the text.
 
 def require_known_parts(content: Mapping[str, Any]) -> None:
     """Raise DataError if a tokenizer.json has parts that those of published models do not have."""
-    # The library panics if this prefix is too long.
+    # The library marks tokens inside of words with this prefix, and panics if it is too long.
     prefix = content["model"].get("continuing_subword_prefix")
     if prefix:
         raise DataError(
@@ -61,11 +61,19 @@ def require_known_parts(content: Mapping[str, Any]) -> None:
             f"tokens with the suffix {quoted(str(suffix), 40)} at the end of a word "
             "are not supported"
         )
-    _require(content.get("normalizer"), "normalizers", "normalizer", _is_known_normalizer)
-    splitters = _require(
-        content.get("pre_tokenizer"), "pretokenizers", "pre-tokenizer", _is_known_splitter
+    _require(
+        content.get("normalizer"),
+        inner="normalizers",
+        name="normalizer",
+        is_known=_is_known_normalizer,
     )
-    # Each byte-level step may double the length of the text.
+    splitters = _require(
+        content.get("pre_tokenizer"),
+        inner="pretokenizers",
+        name="pre-tokenizer",
+        is_known=_is_known_splitter,
+    )
+    # Each byte-level step may double the length of the text, and one is enough.
     num_byte_level = [step["type"] for step in splitters].count("ByteLevel")
     if num_byte_level > 1:
         raise DataError("the pre-tokenizer writes bytes as characters more than once")
@@ -128,7 +136,7 @@ def _is_known_splitter(step: dict[str, Any]) -> bool:
         case {"type": "Split", "pattern": {"String": str()}}:
             return True  # a plain string, which is found in linear time
         case {"type": "Split", "pattern": {"Regex": pattern}}:
-            # Some files have CR and LF themselves in a pattern where others have their escapes.
+            # Some files write CR and LF as themselves in a pattern, others as `\r` and `\n`.
             escaped = pattern.replace("\r", r"\r").replace("\n", r"\n")
             return escaped in PATTERNS
     return False

@@ -82,7 +82,7 @@ def fetch(
             f"cannot use {path}: {error}; make room, or set GPT_DATA_DIR=FOLDER"
         ) from error
     if set(failures.values()) == {NO_CONNECTION}:
-        # Without a network all mirrors fail alike, and their whole addresses would not help.
+        # Without a network all mirrors fail alike, and the hosts are enough instead of all URLs.
         hosts = ", ".join(str(urlsplit(url).hostname) for url in failures)
         summary = f"{NO_CONNECTION} to {hosts}"
     else:
@@ -126,7 +126,7 @@ def _transfer(
                     file.write(chunk)
                     advance(len(chunk))
         except requests.exceptions.SSLError as error:
-            # SSLError is caught first: it is a subclass of ConnectionError, but means that the
+            # SSLError is a subclass of ConnectionError, but is caught before it: it means that the
             # mirror was reached.
             raise MirrorError(first_line(error)) from error
         except requests.ConnectionError as error:

@@ -55,7 +55,7 @@ def recognize_items(text: str) -> str:
     it is sorted, but running text that is read as a list loses its context.
     """
     lines = text.strip("\n").split("\n")
-    full_lines = lines_of(text)
+    full_lines = lines_of(text)  # those that are not blank
     if len(full_lines) < MIN_ITEMS:
         return "none"
     num_empty = len(lines) - len(full_lines)
@@ -67,7 +67,7 @@ def recognize_items(text: str) -> str:
 
 
 def _is_list(lines: Sequence[str]) -> bool:
-    """Return whether lines are mostly distinct, and have few words each or are sorted."""
+    """Return whether lines are short and mostly distinct, and have few words or are sorted."""
     if max(len(line) for line in lines) > MAX_LINE_CHARS:
         return False
     if len(set(lines)) < MIN_DISTINCT * len(lines):
@@ -96,7 +96,7 @@ def is_grouped(dataset: Dataset) -> bool:
     tokenizer = dataset.tokenizer
     if not isinstance(tokenizer, CharTokenizer) or "\n" not in tokenizer.stoi:
         return False
-    # The end of the training split is compared with the text that follows it.
+    # The validation split follows the training split, so that neighboring parts are compared.
     train = dataset.train[-MAX_TOKENS_COMPARED:]
     val = dataset.val[:MAX_TOKENS_COMPARED]
     newline = tokenizer.stoi["\n"]

@@ -58,8 +58,8 @@ def _to_tensor(given: Any) -> Tensor:
         raise InputError(
             "token ids must be a list of numbers, or lists of the same length"
         ) from None
-    is_integer = array.dtype.kind in "iu"
-    # NumPy makes an array of floats of an empty list, in which no number can be wrong.
+    is_integer = array.dtype.kind in "iu"  # signed or unsigned
+    # NumPy makes an array of floats of an empty list, but no number in it can be wrong.
     if array.size > 0 and not is_integer:
         raise InputError(
             f"expected a text or token ids, which are integers, got {type(given).__name__}"

@@ -102,7 +102,7 @@ class CharTokenizer(Tokenizer):
         if unknown not in ("error", "replace", "drop"):
             raise DataError(f"unknown characters: got {unknown!r}, expected error, replace or drop")
         self.unknown = unknown
-        # The last choice is always in the vocabulary.
+        # The last of the three is always in the vocabulary.
         replacements = [char for char in ("?", " ", self.itos[0]) if char in self.stoi]
         self.replacement = replacements[0]
         codes = np.array([ord(char) for char in self.itos])
@@ -197,8 +197,8 @@ def require_characters(text: str) -> bytes:
     """Return a text as UTF-8 bytes.
 
     Raises:
-        DataError: the text has half of a surrogate pair. Python writes one for a byte that is not
-            UTF-8, as in a command line.
+        DataError: the text has half of a surrogate pair, which is what Python makes of a byte that
+            is not UTF-8, such as one in a command line.
     """
     try:
         return text.encode("utf-8")

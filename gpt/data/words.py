@@ -66,10 +66,10 @@ class WordTokenizer(Tokenizer):
             raise DataError("the ids of the words are not numbered from 0 without a gap")
         self.unknown_id = vocabulary[UNKNOWN]
         self._lengths = np.array([len(word) for word in self._words], dtype=np.float64)  # (V,)
-        self.unknown_length = (
-            float(self._lengths.mean()) if unknown_length is None else unknown_length
-        )
-        self._lengths[self.unknown_id] = self.unknown_length
+        if unknown_length is None:
+            unknown_length = float(self._lengths.mean())
+        self.unknown_length = unknown_length
+        self._lengths[self.unknown_id] = unknown_length
 
     @property
     def vocab_size(self) -> int:
@@ -78,8 +78,8 @@ class WordTokenizer(Tokenizer):
     def encode_narrow(self, text: str) -> Ids:
         require_characters(text)
         with library_errors("the tokenizer fails"):
-            # Unlike `encode`, it does not compute where tokens lie in the text, which takes as
-            # long again.
+            # Unlike `encode`, this method does not compute where each token lies in the text, which
+            # would double the time.
             (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
         return np.array(encoding.ids, dtype=smallest_dtype(self.vocab_size))
 
@@ -114,14 +114,14 @@ class WordTokenizer(Tokenizer):
 def whole_words(pieces: Iterable[str]) -> Iterator[str]:
     """Yield the text of some pieces in new pieces, which end after a space or a line end.
 
-    A piece without either is not held back, since a text without spaces would be collected in
-    memory; its word may then be cut.
+    A piece without a space or a line end is yielded as it is, though its last word may be cut: a
+    text without spaces would otherwise be collected in memory as a whole.
     """
     unfinished_word = ""
     for piece in pieces:
         text = unfinished_word + piece
         end = max(text.rfind(" "), text.rfind("\n")) + 1
-        if end == 0:
+        if end == 0:  # `rfind` has found neither
             end = len(text)
         yield text[:end]
         unfinished_word = text[end:]
@@ -160,7 +160,7 @@ def learn_words(
     # Words are numbered anew: if the text itself has the word "<unk>", the ids have a gap.
     words = [UNKNOWN, *(word for word in by_id if word != UNKNOWN)]
     content["model"]["vocab"] = {word: index for index, word in enumerate(words)}
-    # A tokenizer without `unknown_length` finds the unknown words by whose mean length it is set.
+    # A first tokenizer finds the unknown words of the text, whose mean length the second one gets.
     unmeasured = WordTokenizer(content)
     unknown_length = _mean_unknown_length(unmeasured, whole_words(read()))
     return WordTokenizer(content, unknown_length)
@@ -174,7 +174,7 @@ def _mean_unknown_length(tokenizer: WordTokenizer, pieces: Iterable[str]) -> flo
         ids = tokenizer.encode_narrow(piece)
         is_unknown = ids == tokenizer.unknown_id
         num_unknown += int(is_unknown.sum())
-        # All characters of a piece that do not belong to known words or white space.
+        # The characters of unknown words are those that the other tokens leave over.
         num_chars += len(piece) - len(tokenizer.decode(ids[~is_unknown]))
     return num_chars / num_unknown if num_unknown > 0 else None
 
