@@ -17,20 +17,20 @@ def encode_conversation(
 ) -> list[int]:
     """Return the ids of a conversation that the model is to answer.
 
-    The oldest question and its answer are left out, and the next ones, until the rest fits into
-    the window with room for an answer, or only the last question is left. A message of the system
-    stays, before the oldest question that is left.
+    Questions are left out with their answers, the oldest first, until the rest fits into the window
+    with room for an answer, or only the last question is left. A system message stays, before the
+    oldest question that is left.
 
     Raises:
         DataError: the roles do not alternate, or a text has characters outside the vocabulary.
         GenerationError: the conversation does not end with a question, or the last question is too
-            long, alone or with the message of the system.
+            long, alone or with the system message.
     """
     if not messages or messages[-1].role != "user":
         raise GenerationError("the last message must be the user's, since it is the one to answer")
     normalized = [Message(role, convert_newlines(text)) for role, text in messages]
-    # A turn is a message with the mark after it. The text of the system is taken off the first
-    # question, since another question may become the first.
+    # A turn is a message with the mark after it. The first question begins with the system message,
+    # which is removed from it, since another question may become the first.
     system = system_text(normalized)
     turns = list(conversation_parts(normalized, "the messages"))
     turns[0] = turns[0].removeprefix(system)
@@ -45,8 +45,8 @@ def encode_conversation(
         total -= lengths[oldest] + lengths[oldest + 1]  # a question and its answer
         oldest += 2
 
-    # Both are encoded as one text, since byte pairs may reach from the message of the system into
-    # the question.
+    # The system message and the turns are encoded as one text, since a byte pair may begin in the
+    # message and end in the question.
     ids = begin_ids + encode_marked(tokenizer, system + "".join(turns[oldest:]))
     # The last question may take the room that was kept free for its answer.
     if len(ids) <= block_size:

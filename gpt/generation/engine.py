@@ -85,7 +85,8 @@ class Engine:
         if not request.prompt_ids:
             raise GenerationError("a prompt needs at least one token")
         if request.params.max_new_tokens == 0:
-            return [(request, [TextChunk(request.row, "", None, "length")])]
+            chunk = TextChunk(request.row, text="", token=None, finish="length")
+            return [(request, [chunk])]
         runner = self._runner
         sequence = SequenceState(request, self._tokenizer, runner.block_size, runner.pool)
         self._sequences[request] = sequence

@@ -102,7 +102,7 @@ class GraphRunner(TorchRunner):
         return self._burst.length
 
     def run(self, work: Sequence[ScheduledWork]) -> Sampled:
-        """Compute a step: decode in the static cache, and compute prompts as the parent class does."""
+        """Compute a step: decode in the static cache, compute prompts as the parent class does."""
         decoding = [item for item in work if _decodes(item)]
         others = [item for item in work if not _decodes(item)]
         for item in decoding:
@@ -123,7 +123,7 @@ class GraphRunner(TorchRunner):
         """Sample tokens after each sequence, and copy its new keys and values into its blocks."""
         # From here on the sequences are in the order of their slots.
         sequences = self._place([item.sequence for item in work])
-        self._burst.begin(len(sequences))
+        self._burst.begin(len(sequences))  # more sequences than in the last call shorten this one
         # No sequence samples more tokens than it has blocks for, or than are left before its end.
         steps = min(max_steps, self._burst.length, *(item.max_samples for item in work))
         start = time.perf_counter()

@@ -182,7 +182,7 @@ class NativeRunner(Runner):
         tuner = self._decode_tuner(len(work))
         split = tuner.next()
         is_trial = split != tuner.fastest
-        self._burst.begin(len(work))
+        self._burst.begin(len(work))  # more sequences than in the last call shorten this one
         steps = self._burst.length
         if is_trial:
             # The other split may be slower, and nobody sees a token before the call returns.

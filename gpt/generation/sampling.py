@@ -106,7 +106,8 @@ def sample(probabilities: Tensor, uniform: Tensor) -> Tensor:
     cumulative = probabilities.to(widest_dtype(probabilities.device)).cumsum(dim=-1)  # (B, V)
     # The last sum may differ from 1 by rounding: uniforms are scaled to it, and are (B, 1) then.
     target = uniform.to(cumulative, non_blocking=True).unsqueeze(-1) * cumulative[..., -1:]
-    # Right of equal sums: tokens of probability 0 leave the sum as it is, and are skipped.
+    # With `right=True` the index after equal sums is found: a token of probability 0 has the sum of
+    # the token before it, and is skipped.
     found = torch.searchsorted(cumulative, target, right=True).squeeze(-1)  # (B,)
     # Rounding may raise the target to the whole sum, beyond the last possible token.
     last_possible = (cumulative < cumulative[..., -1:]).sum(dim=-1)

@@ -172,7 +172,7 @@ class SequenceState:
 
         Its text is the one that was held back as the possible beginning of a stop string.
         """
-        return TextChunk(self.request.row, self._flush(), None, finish)
+        return TextChunk(self.request.row, self._flush(), token=None, finish=finish)
 
     def _chunk(self, token: SampledToken) -> TextChunk:
         """Return what the newest token adds to the text, and whether the sequence ends with it."""
