@@ -185,7 +185,7 @@ class ShuffledSampler(Sampler):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue an epoch, or raise ValueError if its order would be another one."""
+        """Continue an epoch, or raise ValueError if its order cannot be drawn again."""
         if "epoch" not in state:
             raise ValueError("it was saved with a different data.order")
         self.seed = int(state["seed"])

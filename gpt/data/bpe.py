@@ -28,6 +28,7 @@ class BPETokenizer(Tokenizer):
 
     def __init__(self, content: dict[str, Any]) -> None:
         require_library("byte pair encoding")
+        # Imported here, since the library is optional: characters and bytes do not need it.
         from tokenizers import Tokenizer as Library
 
         # Truncation and padding would change the ids of a text.
@@ -41,7 +42,8 @@ class BPETokenizer(Tokenizer):
             require_known_parts(content)
             spelling = spelling_of(content["decoder"])  # how the vocabulary writes bytes
             with library_errors("not a tokenizer"):
-                # A post-processor would add special tokens around each text.
+                # A post-processor would add special tokens around each text. Only the saved content
+                # keeps it.
                 self._tokenizer = Library.from_str(json.dumps(content | {"post_processor": None}))
             vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
             added = {token["content"] for token in content.get("added_tokens") or []}
@@ -104,6 +106,7 @@ def learn_bpe(pieces: Iterable[str], vocab_size: int) -> BPETokenizer:
     text may give fewer ids.
     """
     require_library("byte pair encoding")
+    # Imported here, since the library is optional: characters and bytes do not need it.
     from tokenizers import Tokenizer as Library
     from tokenizers import decoders, models, pre_tokenizers, trainers
 
@@ -177,7 +180,8 @@ def byte_symbols() -> list[str]:
         if byte in printable:
             symbols.append(chr(byte))
         else:
-            # Control characters and spaces get the characters from code point 256 on, in order.
+            # The other bytes, such as those of control characters and the space, get the characters
+            # from code point 256 on, in order.
             symbols.append(chr(256 + num_unprintable))
             num_unprintable += 1
     return symbols

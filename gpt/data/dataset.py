@@ -224,7 +224,8 @@ def open_dataset(folder: Path) -> Dataset:
 
 def _open(folder: Path) -> Dataset:
     """Open a dataset, and let any error about its files through to `open_dataset`."""
-    meta = unseal(parse_json(read_file(folder / META, MAX_JSON_BYTES)))
+    content = read_file(folder / META, MAX_JSON_BYTES)
+    meta = unseal(parse_json(content))
     tokenizer = tokenizer_from_dict(meta["tokenizer"])
     tokens = _map(folder / TOKENS, meta["dtype"], meta["length"], meta["sha256"])
     splits: dict[str, Tokens] = {}

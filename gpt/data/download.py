@@ -104,7 +104,7 @@ def _transfer(
     url: str, download: Download, path: Path, timeout: tuple[float, float], report: Report
 ) -> None:
     """Download `url` to `path`, which only complete and verified content replaces."""
-    # Imported here, since the import opens a socket to look for IPv6, and offline nothing may.
+    # Imported here, since the import opens a socket to look for IPv6. With `offline` nothing may.
     import requests
 
     # The temporary file has a unique name, since two processes may download at once, and lies in

@@ -59,8 +59,8 @@ def encode_into(
     """
     try:
         make_folder(folder.parent)
-        # A folder without its description is incomplete. It would keep the new folder from being
-        # renamed to its name.
+        # A folder without its description is incomplete, and the new folder could not be renamed to
+        # its name.
         if not (folder / META).is_file():
             shutil.rmtree(folder, ignore_errors=True)
         with temporary_folder(folder) as temporary:
@@ -212,10 +212,11 @@ def _splits(tokens: Tokens, tokenizer: Tokenizer, config: DataConfig) -> dict[st
     if counts_characters:
         total = sum(tokenizer.count_chars(piece) for piece in in_pieces(tokens))
     test = round(total * config.test_fraction)
-    # Without a test split, the training split is rounded down as in nanoGPT, for comparable losses.
-    val = total - int(total * (1 - config.val_fraction))
     if test > 0:
         val = round(total * config.val_fraction)
+    else:
+        # The training split is rounded down as in nanoGPT, so that losses can be compared.
+        val = total - int(total * (1 - config.val_fraction))
     end_of_train = total - test - val
     end_of_val = total - test
     if counts_characters:
@@ -225,6 +226,7 @@ def _splits(tokens: Tokens, tokenizer: Tokenizer, config: DataConfig) -> dict[st
     if config.test_fraction == 0:
         splits["val"] = (end_of_train, length)
     else:
+        # In a very short text the test split may be empty.
         splits["val"] = (end_of_train, end_of_val)
         splits["test"] = (end_of_val, length)
     return splits
@@ -253,13 +255,14 @@ def _token_at(tokens: Tokens, tokenizer: Tokenizer, character: int) -> int:
         character: index of the character in the text.
     """
     num_tokens_before = 0
+    index_in_piece = character
     for piece in in_pieces(tokens):
         num_chars = tokenizer.count_chars(piece)
-        if character < num_chars:
-            return num_tokens_before + _token_in_piece(piece, tokenizer, character)
-        character -= num_chars  # now the index from the beginning of the next piece
+        if index_in_piece < num_chars:
+            return num_tokens_before + _token_in_piece(piece, tokenizer, index_in_piece)
+        index_in_piece -= num_chars
         num_tokens_before += len(piece)
-    return num_tokens_before
+    return num_tokens_before  # the end of the text, where no character begins
 
 
 def _token_in_piece(piece: Tokens, tokenizer: Tokenizer, character: int) -> int:

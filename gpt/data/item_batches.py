@@ -37,6 +37,7 @@ class ItemSampler(Sampler):
         self._begin_epoch(0)
 
     def get_batch(self, batch_size: int, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Choose windows of items and read them; otherwise as `Sampler.get_batch`."""
         # Each process chooses all windows of the batch and reads its own, so that all processes are
         # at the same position of the epoch.
         windows = self._choose_windows(batch_size)
@@ -52,6 +53,7 @@ class ItemSampler(Sampler):
         return {"seed": self.seed, "item_epoch": self.epoch, "position": self.position}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue an epoch at the next window, or raise ValueError if that is impossible."""
         # Samplers of running text do not save this key.
         if "item_epoch" not in state:
             raise ValueError("it was saved with a different data.items")

@@ -52,7 +52,8 @@ def corpus_files(config: DataConfig, settings: Settings, report: Report = silent
             # `gpt.data.preparation` calls this function once for each of several paths.
             assert isinstance(config.path, str)
             files = find_files(expand_home(config.path, "data.path"), report)
-    _check_size(files, config.path or files[0])
+    name = config.path or files[0]  # a corpus that is not the user's has no path
+    _check_size(files, name)
     return files
 
 
@@ -212,6 +213,7 @@ def _separate_links(paths: Iterable[Path], top: Path) -> tuple[list[Path], list[
     """
     found: list[Path] = []
     links: list[Path] = []
+    # With slashes in all paths, their order is the same on every system.
     for path in sorted(paths, key=Path.as_posix):
         # `top` and its parents may be links, since the user has named them.
         below_top = [each for each in (path, *path.parents) if top in each.parents]

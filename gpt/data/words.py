@@ -141,6 +141,7 @@ def learn_words(
         marks: control characters between the items of the text, each of which gets an id.
     """
     require_library("a tokenizer of words")
+    # Imported here, since the library is optional: characters and bytes do not need it.
     from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
     from tokenizers import Tokenizer as Library
 
