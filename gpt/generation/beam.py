@@ -95,7 +95,7 @@ def beam_search(
     """
     if len(prompt) == 0:
         raise GenerationError("a prompt needs at least one token")
-    request = Request(list(prompt), SamplingParams())
+    request = Request(list(prompt), SamplingParams())  # nothing is sampled by these parameters
     sequence = SequenceState(request, None, runner.block_size, runner.pool)
     search = _Search(sequence, options)
     for _ in range(max_new_tokens):

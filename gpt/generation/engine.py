@@ -57,7 +57,7 @@ class Engine:
         self._scheduler = Scheduler(runner.pool, max_sequences, prefill_chunk)
         self._sequences: dict[Request, SequenceState] = {}
         self._tokens_generated = 0
-        self._threads = torch.get_num_threads()  # of the process that makes the engine
+        self._threads = torch.get_num_threads()  # a process that is forked later has none of them
 
     @property
     def requests(self) -> list[Request]:

@@ -57,7 +57,7 @@ def stream(
     """Return an iterator over the text that follows a prompt, in chunks, as it is generated.
 
     Dropout is off, whatever mode the model is in. Without a `runtime` each call copies the weights
-    for the native engine, so that changed weights count.
+    for the native engine, so that it always uses the present ones.
 
     Args:
         prompt: the text to continue; after an empty one the text begins as after a line end.
@@ -72,8 +72,8 @@ def stream(
         GenerationError: a parameter is unknown or out of its range, or the prompt is not a text;
             see `TextBatch`.
     """
-    # This is no generator function, since mistakes in the arguments would then raise only when the
-    # text is iterated over.
+    # This is no generator function, since errors about the arguments would then be raised only when
+    # the text is iterated over.
     runtime = _runtime(model, runtime, draft)
     batch = TextBatch(runtime, tokenizer, [prompt], sampling_params(params))
     return (chunk.text for chunk in batch if chunk.text)

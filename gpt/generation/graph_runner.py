@@ -94,7 +94,7 @@ class GraphRunner(TorchRunner):
         self._burst = Burst()
         self._call: Call = call_plainly
         if self._device.type == "cuda":
-            calls = ReplayedCalls(self._device, "a decoding step", "take backend eager")
+            calls = ReplayedCalls(self._device, what="a decoding step", remedy="take backend eager")
             self._call = calls.call
 
     @property
@@ -123,11 +123,11 @@ class GraphRunner(TorchRunner):
         """Sample tokens after each sequence, and copy its new keys and values into its blocks."""
         # From here on the sequences are in the order of their slots.
         sequences = self._place([item.sequence for item in work])
-        self._burst.begin(len(sequences))  # more sequences than in the last call shorten this one
+        self._burst.begin(len(sequences))  # fewer steps if there are more sequences than before
         # No sequence samples more tokens than it has blocks for, or than are left before its end.
         steps = min(max_steps, self._burst.length, *(item.max_samples for item in work))
         start = time.perf_counter()
-        if _sampled_in_graph(sequences):
+        if _can_sample_in_graph(sequences):
             sampled = self._sample(sequences, steps)
         else:
             steps = 1  # PyTorch samples outside of the graph, whose next step needs the token
@@ -171,7 +171,7 @@ class GraphRunner(TorchRunner):
 
     def _sample(self, sequences: Sequence[SequenceState], steps: int) -> Sampled:
         """Sample `steps` tokens after each sequence, or fewer if its logits become not finite."""
-        # `_sampled_in_graph` has made sure that all sequences are sampled alike, so that the
+        # `_can_sample_in_graph` has made sure that all sequences are sampled alike, so that the
         # parameters of the first one are those of all.
         first = sequences[0]
         # `peek` leaves the random numbers in their streams: a sampled token may yet be dropped, and
@@ -242,7 +242,7 @@ def _decodes(item: ScheduledWork) -> bool:
     return needs_one and not item.sequence.is_new
 
 
-def _sampled_in_graph(sequences: Sequence[SequenceState]) -> bool:
+def _can_sample_in_graph(sequences: Sequence[SequenceState]) -> bool:
     """Return whether a graph can sample: all sequences alike, and by nothing but their logits."""
     first = sequences[0]
     if any(each.sampled_by != first.sampled_by for each in sequences):

@@ -182,7 +182,9 @@ class NativeRunner(Runner):
         tuner = self._decode_tuner(len(work))
         split = tuner.next()
         is_trial = split != tuner.fastest
-        self._burst.begin(len(work))  # more sequences than in the last call shorten this one
+        self._burst.begin(
+            len(work)
+        )  # fewer steps if there are more sequences than in the last call
         steps = self._burst.length
         if is_trial:
             # The other split may be slower, and nobody sees a token before the call returns.
@@ -274,8 +276,8 @@ class NativeRunner(Runner):
         tokens: list[int] = []
         for part in self._passes(work):
             # Each token that an earlier pass has sampled belongs to one of the first samples.
-            first = len(tokens)
-            part_samples = samples[first : first + len(part.wanted)]
+            num_used = len(tokens)
+            part_samples = samples[num_used : num_used + len(part.wanted)]
             tokens += self._decoder.step(part.batch, part.wanted, part_samples)
         sampled: Sampled = {}
         first = 0

@@ -34,6 +34,7 @@ def load_for_decoding(
 
     Args:
         device: a device, or `auto`, see `auto_device`.
+        weights: the format to which the weights are converted; None keeps that of the checkpoint.
         report: receives a line if `auto` takes another device than the CPU.
     """
     if device != AUTO:

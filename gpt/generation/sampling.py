@@ -20,7 +20,7 @@ from gpt.system.device import widest_dtype
 def next_token_probabilities(
     logits: Tensor, params: SamplingParams, sequences: Sequence[Sequence[int]] = ()
 ) -> Tensor:
-    """Return the distribution (..., V) that the next token is sampled from, by logits (..., V).
+    """Return the distribution (..., V) from which the next token is sampled, given logits (..., V).
 
     Temperature 0 puts all probability on the most likely token, the lowest id among equals. Under
     `torch.use_deterministic_algorithms` the distribution is on the CPU.

@@ -48,7 +48,7 @@ class Scheduler:
         self.preemptions = 0
         self._pool = pool
         self._prefill_chunk = math.inf if prefill_chunk is None else prefill_chunk
-        self._free_rows = list(reversed(range(max_sequences)))  # the lowest is taken first
+        self._free_rows = list(reversed(range(max_sequences)))  # `pop` takes the lowest row first
         self._step = 0  # number of the present step, in which waits are counted
         self._preferred_new = False  # whether the last step was for new sequences alone
 

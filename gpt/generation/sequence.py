@@ -149,7 +149,7 @@ class SequenceState:
             chunks.append(chunk)
             if chunk.finish is not None:
                 break
-        # Each token was sampled by one random number. The numbers of dropped tokens stay.
+        # Each token was sampled by one random number. Those of dropped tokens stay in the stream.
         self.random.advance(len(chunks))
         if len(self.tokens) - self.start > self._window.size:
             self._move_window()

@@ -115,8 +115,8 @@ def sample_tokens(
     probabilities = next_token_probabilities(logits, params, sequences)  # (B, V)
     sampled = sample(probabilities, torch.tensor(uniforms, dtype=torch.float32))  # (B,)
     is_finite = torch.isfinite(logits).all(dim=-1).to(sampled)  # (B,)
-    # Reading from a device waits for it, so tokens and flags are read together, as one tensor. For
-    # that the flags have the type and the device of the tokens.
+    # Reading from a device waits for it, so tokens and flags are read together, as one tensor. That
+    # is why the flags were converted to the type of the tokens.
     ids, flags = torch.stack((sampled, is_finite)).tolist()
     described = to_sampled_tokens(ids, logits, params)
     # A token that was sampled from logits that are not finite is meaningless.
@@ -134,7 +134,8 @@ def to_sampled_tokens(
     if logits is None or params.logprobs is None:
         return [SampledToken(index) for index in ids]
     logprobs = logits.log_softmax(dim=-1).cpu()  # (B, V)
-    # Ids that must not be sampled are not listed as alternatives.
+    # Ids that must not be sampled are not listed as alternatives. `params.ids` is the number of the
+    # other ids; None means that all may be sampled.
     candidates = limit_ids(logprobs, params.ids)
     possible = params.ids or logprobs.size(-1)
     count = min(params.logprobs, logprobs.size(-1), possible)
