@@ -211,14 +211,14 @@ def _splits(tokens: Tokens, tokenizer: Tokenizer, config: DataConfig) -> dict[st
     total = length
     if counts_characters:
         total = sum(tokenizer.count_chars(piece) for piece in in_pieces(tokens))
-    test = round(total * config.test_fraction)
-    if test > 0:
-        val = round(total * config.val_fraction)
+    test_size = round(total * config.test_fraction)
+    if test_size > 0:
+        val_size = round(total * config.val_fraction)
     else:
         # The training split is rounded down as in nanoGPT, so that losses can be compared.
-        val = total - int(total * (1 - config.val_fraction))
-    end_of_train = total - test - val
-    end_of_val = total - test
+        val_size = total - int(total * (1 - config.val_fraction))
+    end_of_train = total - test_size - val_size
+    end_of_val = total - test_size
     if counts_characters:
         end_of_train = _token_at(tokens, tokenizer, end_of_train)
         end_of_val = _token_at(tokens, tokenizer, end_of_val)

@@ -95,7 +95,7 @@ def _fit_spans(spans: NDArray[np.int64], block_size: int, ids: ItemIds) -> NDArr
     A long question with its answer loses its beginning; other long items are cut into pieces.
     """
     if len(spans) == 0 or np.diff(spans, axis=1).max() <= block_size:
-        return spans
+        return spans  # the usual case, in which no item is too long
     if ids.answer is not None:
         # The end is kept, since the loss counts only the answer.
         begins = np.maximum(spans[:, 0], spans[:, 1] - block_size)

@@ -138,7 +138,7 @@ def find_files(path: Path, report: Report = silent, key: str = "data.path") -> l
     Raises:
         DataError: the path names no files, or something other than regular files.
     """
-    # A person may give the text itself where a path is expected.
+    # A person may give the text itself where a path is expected, and gets a message about that.
     text_message = text_for_path(path)
     if text_message:
         raise DataError(

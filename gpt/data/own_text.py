@@ -393,7 +393,7 @@ def _with_items(data: DataConfig, settings: Settings, report: Report) -> DataCon
     kind = "none"
     if looks_like_pairs(corpus):
         kind = "pairs"
-    elif corpus.size <= MAX_BYTES_RECOGNIZED:
+    elif corpus.size <= MAX_BYTES_RECOGNIZED:  # the whole text is read for this
         kind = recognize_items("".join(corpus.pieces()))
     is_json = corpus.files[0].suffix in JSON_LINES and first_object(corpus) is not None
     if kind != "pairs" and is_json:

@@ -192,8 +192,9 @@ def _require_words(content: dict[str, Any]) -> None:
         has_unknown = UNKNOWN in model["vocab"]
         is_known_splitter = content["pre_tokenizer"] in (SPLITTER, SPLITTER_AT_MARKS)
         keeps_text = is_known_splitter and content["decoder"] == DECODER
-        others = ("normalizer", "post_processor", "truncation", "padding", "added_tokens")
-        has_others = any(content.get(part) for part in others)
+        # `learn_words` leaves these parts empty.
+        other_parts = ("normalizer", "post_processor", "truncation", "padding", "added_tokens")
+        has_others = any(content.get(part) for part in other_parts)
     except (KeyError, TypeError, AttributeError) as error:
         # Keys may be missing, and values may have any type.
         raise DataError(f"not a tokenizer: {first_line(error)}") from None

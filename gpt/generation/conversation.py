@@ -38,7 +38,8 @@ def encode_conversation(
     begin_ids = [] if params.begin_id is None else [params.begin_id]
     num_before = len(begin_ids) + len(encode_marked(tokenizer, system))
     lengths = [len(encode_marked(tokenizer, turn)) for turn in turns]
-    room = block_size - max(1, int(block_size * ANSWER_FRACTION))
+    room_for_answer = max(1, int(block_size * ANSWER_FRACTION))  # at least one token
+    room = block_size - room_for_answer
     total = num_before + sum(lengths)
     oldest = 0
     while oldest < len(turns) - 1 and total > room:

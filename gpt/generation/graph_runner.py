@@ -147,7 +147,7 @@ class GraphRunner(TorchRunner):
     def _place(self, sequences: Sequence[SequenceState]) -> list[SequenceState]:
         """Give each sequence one of the first slots; return them in the order of their slots.
 
-        A sequence keeps its slot, unless the slot is none of the first ones any more. The record of
+        A sequence keeps its slot, unless that slot is no longer among the first ones. The record of
         what the slots hold is empty afterward, and `_decode` writes it when the step is complete.
         """
         wanted = [Contents(each, each.start, each.num_cached) for each in sequences]

@@ -32,7 +32,7 @@ class KVCache(Cache):
         device: torch.device | str = "cpu",
     ) -> None:
         shape = (config.n_layer, batch, config.kv_heads, config.block_size, config.head_dim)
-        self.keys = torch.zeros(shape, dtype=KV_DTYPES[kv_dtype], device=device)
+        self.keys = torch.zeros(shape, dtype=KV_DTYPES[kv_dtype], device=device)  # (L, B, K, S, D)
         self.values = torch.zeros_like(self.keys)
         self.length = 0
 

@@ -118,7 +118,7 @@ class NativeRunner(Runner):
         self._set_blocks(work)
         if _is_pure_decode(work):
             return self._decode(work)
-        return self._timed_step(work)
+        return self._timed_step(work)  # there are prompts, drafts or different parameters
 
     def logits(self, work: Sequence[ScheduledWork]) -> tuple[list[ScheduledWork], Tensor]:
         self._set_blocks(work)

@@ -104,7 +104,7 @@ def sample(probabilities: Tensor, uniform: Tensor) -> Tensor:
     """
     # The widest type keeps rounding from moving the border between two tokens.
     cumulative = probabilities.to(widest_dtype(probabilities.device)).cumsum(dim=-1)  # (B, V)
-    # The last sum may differ from 1 by rounding: uniforms are scaled to it, and are (B, 1) then.
+    # The last sum may differ from 1 by rounding, so that the uniforms are scaled to it: (B, 1).
     target = uniform.to(cumulative, non_blocking=True).unsqueeze(-1) * cumulative[..., -1:]
     # With `right=True` the index after equal sums is found: a token of probability 0 has the sum of
     # the token before it, and is skipped.

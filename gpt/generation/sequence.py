@@ -91,6 +91,7 @@ class SequenceState:
         self.tokens = list(request.prompt_ids)
         self.start = 0
         self.table = BlockTable(pool)
+        # The scheduler sets these three when it admits the sequence to the batch.
         self.row = 0
         self.waiting_since = 0
         self.admitted_length = 0

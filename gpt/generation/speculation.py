@@ -94,7 +94,8 @@ class SpeculativeRunner(Runner):
             return self._target.run(work)
         lengths = self._lengths(len(work))
         length = lengths.next()
-        # Shortly before a window moves, or a text ends, there is no room for the whole draft.
+        # The target samples one token more than the draft has. Shortly before a window moves, or a
+        # text ends, there is no room for so many.
         if length >= min(item.max_samples for item in work):
             return self._target.run(work)
         start = time.perf_counter()
