@@ -164,7 +164,9 @@ def extend_tokenizer(base: Tokenizer, corpus: CorpusText) -> Tokenizer:
         # Bytes and byte pairs encode any text, and unknown words are encoded as `<unk>`.
         return base
     missing = [char for char in corpus.characters() if char not in base.stoi]
-    return CharTokenizer([*base.itos, *missing]) if missing else base
+    if not missing:
+        return base
+    return CharTokenizer([*base.itos, *missing])
 
 
 def has_lone_returns(path: Path) -> bool:

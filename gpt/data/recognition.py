@@ -80,11 +80,13 @@ def _is_list(lines: Sequence[str]) -> bool:
 
 def _are_texts_of_one_shape(texts: Sequence[str]) -> bool:
     """Return whether nearly all texts have the same number of lines, which is more than one."""
-    if len(texts) < MIN_ITEMS or max(len(text) for text in texts) > MAX_PARAGRAPH_CHARS:
+    if len(texts) < MIN_ITEMS:
         return False
-    num_lines = Counter(text.count("\n") + 1 for text in texts)
-    most_common, count = num_lines.most_common(1)[0]
-    return most_common > 1 and count >= SAME_SHAPE * len(texts)
+    if max(len(text) for text in texts) > MAX_PARAGRAPH_CHARS:
+        return False
+    numbers_of_lines = Counter(text.count("\n") + 1 for text in texts)
+    num_lines, num_texts = numbers_of_lines.most_common(1)[0]
+    return num_lines > 1 and num_texts >= SAME_SHAPE * len(texts)
 
 
 def is_grouped(dataset: Dataset) -> bool:
