@@ -26,11 +26,11 @@ from gpt.training.resume import AUTO, differences_of_existing, runs_of
 from gpt.training.training_state import TrainingState
 
 OTHER_TEXT = "data: another text"
-"""The entry of a list of changes that says that the text of a run differs."""
+"""The entry in a list of changes which says that a run was trained on another text."""
 _NUMBER_SUFFIX = re.compile(r"-([2-9]|[1-9][0-9]{1,2})")
-"""The end of a folder's name beside other runs of the same name, from -2 to -999.
+"""What is added to the name of a run whose name is taken, from -2 to -999.
 
-A number of four digits is more likely a year in the name of another run.
+A number of four digits is more likely a year, which a user has put into the name of another run.
 """
 
 
@@ -41,7 +41,8 @@ class WantedRun:
     Attributes:
         loaded: the configuration as it was read, and where.
         config: the same configuration as it will be trained; `run.name` is filled in.
-        data: None if the tokenizer may come from a checkpoint; then texts are not compared.
+        data: None if the tokenizer comes from a checkpoint, since the text is not encoded then;
+            texts are not compared in this case.
         resume: None, `auto`, or the folder of a checkpoint.
         allow_config_change: whether a run may be resumed with another configuration.
     """
@@ -68,10 +69,11 @@ class WantedRun:
             return [f"it cannot be read here: {first_line(error)}"]
         if existing is None:
             return []  # without a configuration there is nothing to compare
-        changes = differences_of_existing(existing, self.config, may_be_longer)
+        # A resumed run may have more steps than before.
+        changes = differences_of_existing(existing, self.config, is_resumed=may_be_longer)
         if self.data is not None:
-            # A run without a readable checkpoint does not say which text it has. The text is then
-            # assumed to be the same.
+            # A checkpoint has the fingerprint of the text. If a run has no readable checkpoint, its
+            # text is assumed to be the same.
             old_fingerprint = _last_state(run).get("data", self.data.fingerprint)
             if old_fingerprint != self.data.fingerprint:
                 changes.append(OTHER_TEXT)
@@ -80,7 +82,7 @@ class WantedRun:
 
 @dataclass(frozen=True)
 class Choice:
-    """The folder of a training, and a line for the user if another folder was meant."""
+    """The folder of a training, and a line for the user if the folder that was named is taken."""
 
     folder: Path
     line: str = ""
@@ -92,7 +94,8 @@ def _named_folder(loaded: LoadedConfig) -> tuple[Path, bool]:
     The configuration in a run's folder means that run, even if a user has moved or renamed the
     folder. Any other configuration means the folder `run.name` below `run.dir`.
     """
-    # `run_file` is the file of the configuration, if it is one that may lie in a run's folder.
+    # `run_file` is None if the configuration does not come from a file that may be in a run's
+    # folder, for example if it comes from Python.
     if loaded.run_file is not None:
         run = run_around(loaded.run_file.parent)
         if run is not None:
@@ -106,7 +109,7 @@ def claim_folder(wanted: WantedRun, world: World) -> tuple[RunFolder, str]:
     Only rank 0 holds the lock, since only rank 0 writes.
 
     Returns:
-        The folder, and a line for the user, which is empty if this folder was meant.
+        The folder, and a line for the user if the folder that was named is taken, or else "".
 
     Raises:
         CheckpointError: another process trains that run, or has just taken its name.
@@ -120,7 +123,8 @@ def claim_folder(wanted: WantedRun, world: World) -> tuple[RunFolder, str]:
 def _lock(run: RunFolder, wanted: WantedRun) -> None:
     """Lock the chosen folder, and check that it would still be chosen.
 
-    The folder is locked only after it is chosen. Another process may take its name in between.
+    A folder can be locked only after it is chosen. In between, another process may have trained a
+    run in it, so that the choice is made again under the lock.
     """
     run.lock()
     try:
@@ -147,24 +151,26 @@ def choose_folder(wanted: WantedRun) -> Choice:
     runs = _runs_of_name(folder, wanted.loaded.name)
     if isinstance(wanted.resume, Path):
         # The run that contains the checkpoint is continued, whatever differs: `check_fits` later
-        # refuses it if it does not fit. `runs` does not have a folder without a configuration.
+        # refuses it if it does not fit. `folder` is tried too, since `runs` does not list it if its
+        # config.yaml is lost.
         for run in [folder, *runs]:
             if run.resolve() in wanted.resume.resolve().parents:
                 return Choice(run)
     changes = {run: wanted.changes_of(run) for run in runs}
     if is_config_of_run:
         # The configuration in a run's folder means that run, even if another run differs less. So
-        # this run is tried alone first. It has no changes if only its checkpoints are left.
-        run_of_config = _find_run({folder: changes.get(folder, [])}, wanted)
+        # this run is tried alone first. Without a config.yaml it has nothing to differ from.
+        changes_of_folder = changes.get(folder, [])
+        run_of_config = _find_run({folder: changes_of_folder}, wanted)
         if run_of_config is not None:
             return Choice(run_of_config)
     existing = _find_run(changes, wanted)
     if existing is not None:
         return Choice(existing)
     new = _free_folder(folder)
-    # Without other runs of that name the new run has the name that was wanted.
-    line = _why_another(changes, new, wanted) if changes else ""
-    return Choice(new, line)
+    if not changes:
+        return Choice(new)  # no other run has this name
+    return Choice(new, _explain_new_name(changes, new, wanted))
 
 
 def _runs_of_name(folder: Path, name: str) -> list[Path]:
@@ -175,12 +181,13 @@ def _runs_of_name(folder: Path, name: str) -> list[Path]:
         if not path.name.startswith(folder.name):
             continue
         match = _NUMBER_SUFFIX.fullmatch(path.name.removeprefix(folder.name))
-        # A checkpoint that was saved or copied here has the configuration of a run, but is no run.
+        # A checkpoint that a user has saved or copied here has a config.yaml too, but is no run.
         if match and not RunFolder(path).is_checkpoint:
             folders_by_number[int(match[1])] = path
     runs = [folder] if _has_run(folder) else []
     for _, path in sorted(folders_by_number.items()):
-        # A user may have named another run NAME-2. The name that was wanted for it is NAME-2.
+        # The folder NAME-2 may have a run that a user has named NAME-2. The configuration of that
+        # run has the name NAME-2, whereas a second run of NAME has NAME.
         if _wanted_name(path) == name:
             runs.append(path)
     return runs
@@ -205,11 +212,12 @@ def _find_run(changes: dict[Path, list[str]], wanted: WantedRun) -> Path | None:
     """Return the existing run that is wanted, or None if a new run is wanted.
 
     The first run with the same configuration and text is wanted. If there is no such run,
-    `--resume auto` wants
+    `--resume auto` chooses
 
     - a run that differs only in that it has fewer steps;
-    - or else the last run, if it is not finished: `check_fits` then refuses it with its changes;
-    - or else the first run, if its configuration may change.
+    - or else the last run, if it is not finished: the user probably means it and has changed a key
+      by mistake, and `check_fits` refuses it with a list of the changes;
+    - or else the first run, which has the name as given, if its configuration may change.
 
     Args:
         changes: the existing runs, NAME first, each with what differs from it.
@@ -234,19 +242,20 @@ def _free_folder(folder: Path) -> Path:
     if not _has_run(folder):
         return folder
     numbered = (folder.with_name(f"{folder.name}-{number}") for number in itertools.count(2))
-    # A broken link takes a name too. `lexists` finds such a link, and `exists` does not.
+    # No folder can be made at the name of a broken link. `lexists` finds such a link, and `exists`
+    # does not.
     return next(path for path in numbered if not os.path.lexists(path))
 
 
-def _why_another(changes: dict[Path, list[str]], new: Path, wanted: WantedRun) -> str:
+def _explain_new_name(changes: dict[Path, list[str]], new: Path, wanted: WantedRun) -> str:
     """Return how a new run differs from the most similar run, and how to go on from that run.
 
     Args:
         changes: the existing runs, each with what differs from it.
         new: the folder of the new run.
     """
-    # `min` returns the first of several equally similar runs. In the reversed order this is the
-    # last one, which was probably used most recently.
+    # The run with the fewest changes is the most similar. Of several such runs `min` returns the
+    # first, which in reversed order is the last one, and that was probably used most recently.
     old = min(reversed(changes), key=lambda run: len(changes[run]))
     message = (
         f"{old} is a run of another configuration ({'; '.join(changes[old])}), and stays; "
@@ -256,8 +265,9 @@ def _why_another(changes: dict[Path, list[str]], new: Path, wanted: WantedRun) -
         return message
     # Only the text differs, so that a new run can begin with the weights of the old one.
     existing = RunFolder(old).config()
-    assert existing is not None
+    assert existing is not None  # otherwise its text would not have been compared
     arguments = ["--config", str(old / "config.yaml"), *plugin_options(), f"train.init_from={old}"]
+    # The command takes the configuration of the old run, so that it has to name the new text.
     for key in ("path", "val_path", "test_path"):
         path = getattr(wanted.config.data, key)
         if getattr(existing.data, key) != path:
@@ -269,7 +279,8 @@ def _why_another(changes: dict[Path, list[str]], new: Path, wanted: WantedRun) -
 def _last_state(run: RunFolder) -> dict[str, Any]:
     """Return the state of a run's last checkpoint.
 
-    The state is empty if the checkpoint is missing or damaged, which only a resume has to report.
+    The state is empty if the checkpoint is missing or damaged. That is an error only if the run is
+    resumed, and is reported then.
     """
     folder = run.pointed("last")
     try:
@@ -284,7 +295,8 @@ def _is_finished(folder: Path) -> bool:
     A run that cannot be read counts as not finished.
     """
     try:
-        # Loss terms may belong to plugins that are not loaded, and would then be refused.
+        # A loss term may come from a plugin that is not loaded, for which the section would be
+        # refused. Terms do not matter here, and are left out.
         section = {**_read_document(folder)["train"], "loss_terms": {}}
         train = TrainConfig.model_validate(section)
         state = TrainingState.from_dict(_last_state(RunFolder(folder)))

@@ -27,14 +27,14 @@ from gpt.training.trainer import Trainer
 
 AUTO = "auto"
 """The value of `--resume` that means the newest readable checkpoint of this run, if it has one."""
-RESUME_SAFE_KEYS = {
-    *("run.name", "run.dir", "run.device", "run.compile", "run.kernels", "run.threads"),
-    *("run.snapshots", "data.dir", "data.path", "data.val_path", "data.test_path"),
-    *("train.eval_interval", "train.log_interval", "train.keep_last", "train.sample_tokens"),
-}
+RESUME_SAFE_KEYS = frozenset(
+    {"run.name", "run.dir", "run.device", "run.compile", "run.kernels", "run.threads"}
+    | {"run.snapshots", "data.dir", "data.path", "data.val_path", "data.test_path"}
+    | {"train.eval_interval", "train.log_interval", "train.keep_last", "train.sample_tokens"}
+)
 """Keys that do not affect the result of training and so may change on a resume.
 
-All keys of `sample` may change too.
+All keys of `sample` may change too. Other text at a new `data.path` is noticed by its fingerprint.
 """
 FREE_MODEL_KEYS = frozenset({"vocab_size", "dropout", "attention_dropout", "attention", "init"})
 """Keys of the model that may differ from those of the checkpoint in `train.init_from`.
@@ -112,8 +112,8 @@ def find_start(config: Config, run: RunFolder, resume: str | Path | None, report
     """
     with announce_if_slow(report, "reading the checkpoint"):
         if isinstance(resume, Path):
-            # A checkpoint of another run is continued in a new folder, so that no run is
-            # overwritten.
+            # If the checkpoint belongs to another run, it is continued in the folder `run`, which
+            # must be new, so that no run is overwritten.
             if not _contains(run, resume):
                 _refuse_existing(run)
             return Resume(resume, read_checkpoint(resume))
@@ -122,9 +122,9 @@ def find_start(config: Config, run: RunFolder, resume: str | Path | None, report
             if newest is not None:
                 return newest
         else:
-            _refuse_existing(run)
-        # `train.init_from` is read last, since a resumed run no longer needs that checkpoint, which
-        # may be gone by then.
+            _refuse_existing(run)  # `resume` is None, which asks for a new run
+        # The checkpoint that `train.init_from` names is read only for a new run: a resumed run no
+        # longer needs it, and the user may have deleted it.
         if config.train.init_from is None:
             return New()
         return _find_init_from(config)
@@ -138,8 +138,8 @@ def _newest_checkpoint(run: RunFolder, report: Report) -> Resume | None:
     """Return the newest readable checkpoint of a run, or None if the run has not saved any."""
     found = run.newest_valid()
     if found is None:
-        # The pointer `last` is written after the first checkpoint, so that a run with the pointer
-        # has saved at least one.
+        # The file last.json names the last checkpoint. A run writes it after it has saved its first
+        # checkpoint, so that such a run has lost what it had saved, and must not begin anew.
         if (run.path / "last.json").exists():
             raise CheckpointError(
                 f"{run.path} has lost its checkpoints; delete it, or choose another run.name=NAME"
@@ -152,6 +152,7 @@ def _newest_checkpoint(run: RunFolder, report: Report) -> Resume | None:
 
 
 def _refuse_existing(run: RunFolder) -> None:
+    """Raise CheckpointError if the folder has a run already, which a new run would overwrite."""
     if (run.path / "config.yaml").is_file():
         raise CheckpointError(
             f"the run folder {run.path} exists already, with this configuration; continue it with "
@@ -171,7 +172,7 @@ def _find_init_from(config: Config) -> InitFrom:
     try:
         folder = find_checkpoint(path, runs_of(config))
     except CheckpointError as error:
-        # The message of the error names only the path, and not the key that has the path.
+        # The message has only the path. The user also has to know which key names that path.
         raise CheckpointError(f"train.init_from: {error}") from None
     # Only the weights are used, so that the training state need not be read.
     start = InitFrom(folder, read_checkpoint(folder, training=False))
@@ -195,12 +196,12 @@ def check_fits(start: Resume, config: Config, dataset: Dataset, allow_config_cha
             f"{start.folder} holds a model, but no state of a training to resume; begin a new run "
             f"with it: train.init_from={start.folder}"
         )
-    # Quantized weights have no gradient, so that no optimizer could change them.
+    # Quantized weights have no gradients, so that no optimizer could change them.
     start.require_float32()
     changes = differences(saved.config, config, is_resumed=True)
     advice = "leave --resume out to begin a new run beside it"
-    # The tokenizer is compared first, since the message about the configuration offers
-    # --allow-config-change, which does not let another tokenizer pass.
+    # The tokenizer is compared first: the message about a changed configuration recommends
+    # --allow-config-change, which would not help a user whose tokenizer differs too.
     if saved.tokenizer.to_dict() != dataset.tokenizer.to_dict():
         listed = f" ({'; '.join(changes)})" if changes else ""
         raise CheckpointError(
@@ -229,8 +230,9 @@ def restore(trainer: Trainer, start: Resume) -> None:
     try:
         trainer.restore(start.checkpoint)
     except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
-        # Any part of the state may be missing or of another type, and raises an error of one of
-        # these types where it is loaded. The likeliest cause is a changed configuration.
+        # A part of the state that is missing or has another type raises one of these errors when it
+        # is loaded. The likeliest cause is that --allow-config-change let another configuration
+        # pass. Its changed keys then tell the user more than the error does.
         changes = differences(start.checkpoint.config, trainer.config)
         cause = "; ".join(changes) or explained(error)
         raise CheckpointError(
@@ -247,6 +249,7 @@ def with_architecture(config: Config, start: SavedStart) -> Config:
         ConfigError: a key that the user has given contradicts the checkpoint.
     """
     saved = start.checkpoint.config
+    # pydantic keeps in `model_fields_set` the names of the keys that the user has given.
     model_keys = config.model.model_fields_set - FREE_MODEL_KEYS
     _refuse_contradiction("model", model_keys, config, start)
     # The run takes the tokenizer of the checkpoint. The kind of tokenizer is compared even if the
@@ -260,13 +263,14 @@ def with_architecture(config: Config, start: SavedStart) -> Config:
     free_keys = FREE_MODEL_KEYS & config.model.model_fields_set
     free_values = {key: getattr(config.model, key) for key in free_keys}
     if free_values.get("vocab_size") == saved.model.vocab_size:
-        # The configuration in a run's folder has every key, so that an equal size may not be one
-        # that the user has given. It is ignored, so that the vocabulary may grow.
+        # A configuration from a run's folder has every key, so that the user may not have chosen
+        # this size. It is ignored, so that the vocabulary can grow with the characters of the text.
         free_values["vocab_size"] = None
     # None lets `fill_in` take the size from the tokenizer, unless `free_values` has a size.
     model_values = {**saved.model.model_dump(), "vocab_size": None, **free_values}
     model = ModelConfig.model_validate(model_values)
-    # All sections are checked together once more, since the new model may not fit `train`.
+    # The whole configuration is checked again, since the architecture of the checkpoint may not fit
+    # the other sections: for example, `train.length_warmup` may not divide its `block_size`.
     sections = {**config.model_dump(exclude_unset=True), "model": model.model_dump()}
     return build_config(sections, origin=config.run.name or "config")
 
@@ -299,12 +303,12 @@ def load_pretrained(model: GPT, tokenizer: Tokenizer, start: InitFrom) -> None:
         # Only a character tokenizer gets more characters, see `extend_tokenizer`.
         assert isinstance(tokenizer, CharTokenizer)
         assert isinstance(saved.tokenizer, CharTokenizer)
-        # The ids follow the sorted characters, so that new characters change the ids of the old
-        # ones: row i of the checkpoint becomes row `rows[i]` of the model.
+        # Characters have ids in their sorted order, so that new characters shift the ids of the old
+        # ones. The embedding in row i of the checkpoint moves to row `rows[i]` of the model.
         rows = torch.tensor([tokenizer.stoi[char] for char in saved.tokenizer.itos])
         for name in {"wte.weight", "lm_head.weight"} & weights.keys():
             extended = model.get_parameter(name).detach().cpu().clone()  # (V, C)
-            # A padded embedding has more rows than there are characters.
+            # The embedding of the checkpoint may be padded with rows that belong to no character.
             extended[rows] = weights[name][: len(rows)]
             weights[name] = extended
     load_weights(model, weights, start.folder)
@@ -323,7 +327,8 @@ def differences(old: Config, new: Config, is_resumed: bool = False) -> list[str]
     if is_resumed:
         harmless_keys |= moved_runs(old, new).keys()
         if new.train.max_steps > old.train.max_steps:
-            # `fit_schedule` may have cut the warmup of the shorter run.
+            # The warmup of a run may be cut to fit into the run, so that a longer run may have a
+            # longer warmup though the user has not changed it.
             harmless_keys |= {"train.max_steps", "optim.warmup_steps"}
     changes = []
     for key, old_value in old_values.items():
@@ -337,16 +342,17 @@ def moved_runs(old: Config, new: Config) -> dict[str, str]:
     """Return the keys that name a run that seems to have moved, each with a line for the user.
 
     A run seems to have moved if its key has another path than before, and nothing exists at the old
-    path any more.
+    path any more. A run at another path while the old one still exists would be another run.
     """
     lines = {}
     for key in ("init_from", "teacher"):
         old_path = getattr(old.train, key)
         new_path = getattr(new.train, key)
-        is_changed = old_path != new_path
-        if old_path is None or new_path is None or not is_changed:
+        is_given = old_path is not None and new_path is not None
+        if not is_given or old_path == new_path:
             continue
-        if find_place(expand_home(old_path, f"train.{key}"), runs_of(new)) is None:
+        old_place = find_place(expand_home(old_path, f"train.{key}"), runs_of(new))
+        if old_place is None:
             lines[f"train.{key}"] = (
                 f"train.{key}: nothing is at {old_path} any more; {new_path} is taken for what was "
                 "there"
@@ -357,7 +363,7 @@ def moved_runs(old: Config, new: Config) -> dict[str, str]:
 def differences_of_existing(
     existing: Config, config: Config, is_resumed: bool = False
 ) -> list[str]:
-    """Return the `differences` of a configuration that is not filled in yet from an existing run.
+    """Return the `differences` between an existing run and a configuration that is not filled in.
 
     Keys that are filled in later, from the text or from the checkpoint of `train.init_from`, are
     assumed to have the values of the existing run.
@@ -367,7 +373,8 @@ def differences_of_existing(
     has_moved = "train.init_from" in moved_runs(existing, config)
     has_same_start = has_moved or init_from == existing.train.init_from
     if init_from is not None and has_same_start:
-        # Both runs take the keys that are not given from the same checkpoint.
+        # Both runs take the keys of the model that were not given from the same checkpoint, so that
+        # only the given ones can differ.
         given = {key: getattr(config.model, key) for key in config.model.model_fields_set}
         model = existing.model.model_copy(update=given)
     size = config.model.vocab_size or existing.model.vocab_size

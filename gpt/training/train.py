@@ -75,7 +75,7 @@ class Host:
 
     settings: Settings
     report: Report
-    world: World = World()  # noqa: RUF009  # without state
+    world: World = World()  # noqa: RUF009  # a World is never changed, so that hosts may share it
 
 
 def build_trainer(
@@ -103,27 +103,29 @@ def build_trainer(
     Raises:
         GPTError: the run can neither begin nor continue; its folder is as it was.
     """
-    # If one of several processes fails, for example because it has no GPU, `together` ends them
-    # all. `rank_zero` does work in one process, and gives the result to all.
+    # Several processes run this function. If one of them fails inside `together`, for example
+    # because it has no GPU, all of them end. `rank_zero` runs a function in the process of rank 0
+    # only, and returns its result in all processes.
     world = host.world
     config = _check_config(loaded, host)
     with world.together():
         compute = _choose_compute(config, host)
     runs = runs_of(config)
     checkpoint = world.rank_zero(lambda: find_resumed(resume, runs))
-    # The text is prepared before the folder is chosen, since a run on another text is another run.
-    # Only the text of a run with `train.init_from` is encoded later, by the tokenizer of the
-    # checkpoint.
+    # The text is prepared before the folder is chosen: if the run of that name was trained on
+    # another text, this run gets a new folder. With `train.init_from` the text is encoded later,
+    # since the tokenizer comes from the checkpoint, which is read after the folder is chosen.
     data = None
     if config.train.init_from is None:
         data = _prepare_data(config, host)
     wanted = WantedRun(loaded, config, data, checkpoint, allow_config_change)
+    # From here on the folder is locked, so that no other process trains this run.
     run, note_on_folder = claim_folder(wanted, world)
     try:
         start = world.rank_zero(lambda: find_start(config, run, checkpoint, host.report))
         if data is None:
-            # `train.init_from` is given, so that there is a checkpoint: the one that it names, or a
-            # checkpoint of this run to resume.
+            # `train.init_from` is given, so that the run begins with a checkpoint: the one that
+            # this key names, or the last one of this run if the run is resumed.
             assert not isinstance(start, New)
             config = with_architecture(config, start)
             data = _prepare_data(config, host, start.checkpoint.tokenizer)
@@ -134,8 +136,10 @@ def build_trainer(
         _report_changes(start, config, host.report)
         _warn_if_sorted_text(config, data, host.report)
 
-        # Most checks are done. From here on the process is changed, and the work takes long.
+        # Most checks are done. So the settings of the process, such as torch's number of threads,
+        # may be changed now, and work that takes long may begin.
         setup_process(config.run.threads, compute.device, world.launch)
+        # With `train.teacher` each batch also has the teacher's predictions as a field.
         fields = teacher_fields(config, data, compute, host.settings, world, host.report)
         batches = _build_batches(config, data, world, fields)
         with world.together():
@@ -156,17 +160,17 @@ def build_trainer(
             meter=SpeedMeter(config, compute, world.size),
             callbacks=CallbackGroup(callbacks, world),
         )
-        # The state is restored after all parts are built, since building them has drawn from the
-        # random generators, whose states are restored too.
+        # The state is restored after all parts are built: building the model draws from torch's
+        # random generators, and their states are restored too.
         if isinstance(start, Resume):
             restore(trainer, start)
-        # Everything that can reject the run is checked. So the user is told of the folder, which is
-        # written now.
+        # All checks have passed, and the folder is written next. So this is the time to tell the
+        # user if the run has another folder than the one that was named.
         if note_on_folder:
             host.report(note_on_folder)
         has_best = world.rank_zero(lambda: _write_folder(trainer, start))
-        # If the run has no best checkpoint, since it is new or the checkpoint is lost, the next
-        # evaluation counts as the best.
+        # A new run has no best checkpoint yet, and a resumed one may have lost it. The next
+        # evaluation then counts as the best.
         if not has_best:
             trainer.state = trainer.state.without_best()
     except BaseException:
@@ -177,9 +181,9 @@ def build_trainer(
 
 
 def _check_config(loaded: LoadedConfig, host: Host) -> Config:
-    """Check what needs no data, and report keys without an effect.
+    """Make the checks that need no data, and report the keys that have no effect.
 
-    Return the configuration with the run's name, and with a schedule that fits into the run.
+    Return the configuration with the run's name, and with a warmup that is shorter than the run.
     """
     config = loaded.named_config
     check_parallel(config, host.world)
@@ -208,8 +212,8 @@ def _saved_vocab_size(config: Config, start: Start) -> int:
     """
     if config.train.init_from is None or isinstance(start, New):
         return 0
-    # If the run is resumed, the checkpoint is its own. It has the same vocabulary size, since the
-    # run began with `train.init_from`.
+    # If the run is resumed, this is a checkpoint of the run itself. Its vocabulary is as large,
+    # since the run began with the model of `train.init_from`.
     return start.checkpoint.config.model.vocab_size or 0
 
 
@@ -252,6 +256,7 @@ def _report_changes(start: Start, config: Config, report: Report) -> None:
     if not isinstance(start, Resume):
         return
     saved_config = start.checkpoint.config
+    # The runs that `train.init_from` and `train.teacher` name may have been moved meanwhile.
     for line in moved_runs(saved_config, config).values():
         report(line)
     new_steps = config.train.max_steps
@@ -264,7 +269,10 @@ def _report_changes(start: Start, config: Config, report: Report) -> None:
 
 
 def _warn_if_sorted_text(config: Config, data: Dataset, report: Report) -> None:
-    """Warn of a sorted text, whose end, the validation split, differs from the rest."""
+    """Warn if the validation split, which is the end of the text, differs from the rest.
+
+    It does so in a sorted text. The items of a list are shuffled, so that they need no warning.
+    """
     if data.items is None and is_grouped(data):
         report(
             "warning: the validation split has other characters than the rest of the corpus, as in "
@@ -297,19 +305,22 @@ def _build_stepper(
 ) -> Stepper:
     """Move the model to the device, and build the stepper that updates it.
 
-    The order matters: the blocks must be on the device before they are compiled.
+    The order matters: `parallelize` moves the model to the device, where the optimizer allocates
+    its state and the blocks are compiled.
     """
     world = host.world
     objective = build_objective(config.train)
+    uncovered = uncovered_objective(objective)  # a loss term that native kernels cannot compute
     with world.together():
         native = load_wanted_kernels(
-            model, config.run, compute, host.settings, host.report, uncovered_objective(objective)
+            model, config.run, compute, host.settings, host.report, uncovered
         )
     parallelism = parallelize(model, world, compute)
     optimizer = build_optimizer(model, config.optim, compute.device, compute.fast_dtype)
     if native is None:
-        # The first step of torch's optimizers imports this module, which takes a second, and the
-        # meter would count it as time of that step.
+        # The first step of an optimizer of torch imports this module, which takes a second. The
+        # import is made here, so that the measured speed of the first steps does not include it.
+        # Native kernels make the updates themselves.
         import_module("torch._dynamo")
     grad_clip = config.optim.grad_clip
     stepper: Stepper
@@ -320,9 +331,11 @@ def _build_stepper(
     else:
         stepper = Stepper(model, optimizer, compute, grad_clip, objective, parallelism)
     if config.run.compile:
-        # The trial has the shape of this process's micro-batches, for which blocks are compiled.
+        # torch compiles for the shapes of the first batch that it sees. So the example has the
+        # shape of the micro-batches of this process.
         compile_blocks(model, lambda: stepper.gradients([batches.example()]), host.report)
-    # All processes have drawn the same initial weights, but their dropout has to differ.
+    # All processes were seeded alike, to draw the same initial weights. From here on they need
+    # seeds of their own, since they read different sequences, whose dropout has to differ.
     if world.rank > 0:
         seed_process(config.run.seed, world.rank)
     return stepper
@@ -331,7 +344,7 @@ def _build_stepper(
 def _build_batches(
     config: Config, data: Dataset, world: World, fields: Mapping[str, Field]
 ) -> MicroBatches:
-    """Build the reader of batches: of windows of a running text, or of whole items of a list."""
+    """Build the reader of batches, which have windows of a text or whole items of a list."""
     block_size = config.model.block_size
     seed = config.run.seed
     sampler: Sampler
@@ -340,7 +353,8 @@ def _build_batches(
     else:
         sampler = ItemSampler(data.train, block_size, seed, data.items)
     train = config.train
-    # All processes together read `train.batch_size` sequences in a micro-batch.
+    # `train.batch_size` is the number of sequences that all processes together read in a
+    # micro-batch; `train.sequences` is their number in a whole step.
     size_per_process = train.batch_size // world.size
     rows = rows_of_process(train, world)
     return MicroBatches(sampler, train.sequences, size_per_process, rows, fields)
@@ -356,7 +370,7 @@ def _build_validation(
 def _build_monitor(
     config: Config, run: RunFolder, host: Host, progress: Monitor | None
 ) -> MonitorGroup:
-    """Build the monitors of rank 0, which has the metrics of all processes; others have none."""
+    """Build the monitors, which only rank 0 has; its metrics are those of all processes."""
     monitors: list[Monitor] = []
     if host.world.is_main:
         monitors += [RunFiles(run), TensorBoard(run.path, config)]
@@ -368,17 +382,20 @@ def _build_monitor(
 def _write_folder(trainer: Trainer, start: Start) -> bool:
     """Write the run's folder, and prepare that of a resumed run for the steps to come.
 
-    Return whether the folder has the best checkpoint so far.
+    Return whether the folder has the checkpoint with the lowest validation loss so far.
     """
     run = trainer.run_folder
     run.create(trainer.config)
     if not isinstance(start, Resume):
         return False  # a new run has saved nothing yet
+    # This removes the samples and snapshots of later steps, which the run is going to repeat.
     run.continue_from(start.folder, start.checkpoint.state)
     best_step = trainer.state.best_step
+    # A process that was killed while it saved may have left an older step in best.json.
     has_best = run.restore_best(best_step)
     was_evaluated = best_step >= 0  # -1 stands for a run that was not evaluated yet
-    # A new folder that continues a checkpoint of another run never had the best checkpoint.
+    # If the run continues a checkpoint of another run in a new folder, that folder never had the
+    # best checkpoint, so that nothing is lost.
     is_lost = was_evaluated and not has_best and run.has(start.folder)
     if is_lost:
         trainer.report(
@@ -397,9 +414,12 @@ def _summary(trainer: Trainer, start: Start) -> str:
         origin = f"beginning with {start.folder}"
     num_parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
     data = trainer.dataset
-    processes = f"{trainer.world.size} processes, each on " if trainer.world.size > 1 else ""
-    compiled = ", compiled" if trainer.config.run.compile else ""
+    hardware = str(trainer.compute)  # the device, its number of threads and the dtype
+    if trainer.world.size > 1:
+        hardware = f"{trainer.world.size} processes, each on {hardware}"
+    if trainer.config.run.compile:
+        hardware += ", compiled"
     return (
         f"{trainer.run_folder.path}: {origin}; {num_parameters:,} parameters, {len(data.train):,} "
-        f"training and {len(data.val):,} validation tokens; {processes}{trainer.compute}{compiled}"
+        f"training and {len(data.val):,} validation tokens; {hardware}"
     )
