@@ -100,7 +100,7 @@ class Event:
         Raises:
             InputError: the training itself uses the name, or the value is not a single number.
         """
-        # Each line of metrics.jsonl has the number of the step under the key `step`.
+        # A line of metrics.jsonl has its numbers by name, and that of the step by the name `step`.
         is_possible_name = isinstance(name, str) and name not in ("", "step")
         if not is_possible_name or name.startswith(RESERVED_PREFIXES):
             raise InputError(
@@ -115,7 +115,7 @@ class Event:
         self.trainer.monitor.scalars(self.step, {name: number})
 
     def stop(self) -> None:
-        """End the training after an evaluation and a checkpoint of this step."""
+        """Ask for the end of the training, which first evaluates and saves this step."""
         self.trainer.callbacks.is_asked_to_stop = True
 
 
@@ -238,7 +238,7 @@ def as_callbacks(given: Sequence[AnyCallback]) -> list[Callback]:
         raise ConfigError(f"callbacks is {given!r}, expected a list, such as [watch]")
     callbacks: list[Callback] = []
     for item in given:
-        # A class can be called too, but to call it at each step would only create objects.
+        # A class is callable too. A user who gives one has probably forgotten to make an object.
         is_function = callable(item) and not isinstance(item, type)
         if isinstance(item, Callback):
             _refuse_unknown_hooks(item)
@@ -266,8 +266,8 @@ def _refuse_unknown_hooks(callback: Callback) -> None:
 
 def _suggest_hook(name: str) -> str:
     """Return a suggestion of the hook that was probably meant, as part of a message, or ""."""
-    # All hooks begin with `on_`, which makes any two names similar. So the rest of the name has to
-    # be similar too.
+    # The common beginning `on_` makes any two names similar. So a hook is suggested only if the
+    # names are similar without it.
     rests_of_hooks = [hook.removeprefix("on_") for hook in HOOKS]
     if not nearest(name.removeprefix("on_"), rests_of_hooks):
         return ""
@@ -275,7 +275,7 @@ def _suggest_hook(name: str) -> str:
 
 
 class _Request(IntEnum):
-    """What the callbacks of a process want all processes to do; the highest number wins."""
+    """What the callbacks of a process ask of all processes, which follow the highest request."""
 
     CONTINUE = 0
     STOP = 1
@@ -302,8 +302,9 @@ class CallbackGroup:
         self.gradient_callbacks = [
             callback for callback in callbacks if _changes_gradients(callback)
         ]
-        # Rank 0 may have callbacks that the other ranks were not given. All processes must agree on
-        # whether `sync_across_ranks` communicates: a process that did so alone would wait forever.
+        # A script may give callbacks to rank 0 only. All processes have to know of them, since all
+        # or none communicate in `sync_across_ranks`: a process that did so alone would wait
+        # forever.
         self._any_rank_has_callbacks = world.all_reduce_max(len(callbacks)) > 0
         self.is_asked_to_stop = False
         self.stopped = False
@@ -311,10 +312,10 @@ class CallbackGroup:
         self._error: Exception | SystemExit | KeyboardInterrupt | None = None
 
     def call(self, event: AnyEvent) -> None:
-        """Call the method of each callback for an event, and keep an error for `sync_across_ranks`.
+        """Call the method of each callback for an event.
 
-        If the error were raised at once, the other processes would wait for this one in their next
-        communication.
+        If a callback fails, `sync_across_ranks` raises its error later. If it were raised here,
+        this process would end, and the others would wait for it in their next communication.
         """
         callbacks = self._callbacks
         if isinstance(event, GradientEvent):
@@ -326,7 +327,7 @@ class CallbackGroup:
                 hook = getattr(callback, event.hook)  # the method, such as `callback.on_step`
                 hook(event)
             except (Exception, SystemExit, KeyboardInterrupt) as error:
-                # A callback may also call `sys.exit`, or Ctrl-C may interrupt it.
+                # `sys.exit` in a callback and Ctrl-C end the training like an error.
                 self._error = error
 
     def close(self, event: CloseEvent) -> None:
@@ -335,7 +336,9 @@ class CallbackGroup:
             callback.on_close(event)
 
     def sync_across_ranks(self, then_raise: bool = True) -> None:
-        """Set `stopped` and `failed` in all processes.
+        """Tell all processes whether a callback of any process has asked for the end, or failed.
+
+        The attributes `stopped` and `failed` then have the same values in all processes.
 
         Args:
             then_raise: whether to raise an error of a callback now; otherwise a later call raises
@@ -345,7 +348,7 @@ class CallbackGroup:
             Exception: a callback of this process has failed; this is its error.
             PeerError: a callback of another process has failed.
         """
-        # All processes agree on this value, so that none of them waits in vain below.
+        # This value is the same in all processes, so that none of them communicates alone below.
         if not self._any_rank_has_callbacks:
             return
         request = _Request.CONTINUE
@@ -360,7 +363,8 @@ class CallbackGroup:
         if self.failed and then_raise:
             if self._error is not None:
                 raise self._error
-            # A callback of another process has failed, and ends this process with exit code 1.
+            # A callback has failed in another process, which reports the error. This process only
+            # ends, with the exit code 1 of an unexpected error.
             raise PeerError(1)
 
 

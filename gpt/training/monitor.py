@@ -89,7 +89,7 @@ class MonitorGroup(Monitor):
 
     @contextmanager
     def _warning_of(self, monitor: Monitor) -> Iterator[None]:
-        """Turn the first OSError of a monitor into a warning, and ignore its later ones."""
+        """Report the first OSError of a monitor as a warning, and ignore the errors that follow."""
         try:
             yield
         except OSError as error:
@@ -113,8 +113,8 @@ class RunFiles(Monitor):
     def start(self, step: int, evaluated: bool = True) -> None:
         """Keep the complete lines up to `step`; a line cut short by a crash is dropped."""
         if not self._run.metrics.is_file():
-            # Mode 644 lets only the owner write the file, and others read it. With the umask alone
-            # others might write it too.
+            # Mode 644: everybody may read the metrics, but only the owner may write them. A umask
+            # such as 002 would let others write them too.
             self._run.metrics.touch(mode=0o644)
             return
         lines = read_file(self._run.metrics, MAX_METRICS_BYTES).splitlines(keepends=True)
@@ -122,7 +122,7 @@ class RunFiles(Monitor):
         write_atomic(self._run.metrics, b"".join(kept_lines))
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        # JSON has neither NaN nor infinity, so that null is written instead.
+        # JSON has neither NaN nor infinity; null is written in their place.
         numbers: dict[str, float | None] = {}
         for name, value in values.items():
             numbers[name] = value if math.isfinite(value) else None
@@ -145,12 +145,12 @@ def _belongs_to_run(line: bytes, step: int, evaluated: bool) -> bool:
         is_this_step = row["step"] == step
         is_evaluation = "val/loss" in row
     except (ValueError, KeyError, TypeError):
-        # The line is incomplete, since a process was killed while it wrote the line.
+        # A process was killed while it wrote this line.
         return False
-    is_complete = line.endswith(b"\n")
+    if not line.endswith(b"\n"):
+        return False  # the process was killed just before it wrote the end of this line
     is_repeated = is_evaluation and not evaluated
-    is_of_run = is_earlier_step or (is_this_step and not is_repeated)
-    return is_complete and is_of_run
+    return is_earlier_step or (is_this_step and not is_repeated)
 
 
 TENSORBOARD_TAGS = {"train/loss": "loss/train", "val/loss": "loss/validation"}
@@ -165,7 +165,7 @@ class TensorBoard(Monitor):
         self._config = config
 
     def start(self, step: int, evaluated: bool = True) -> None:
-        """Open an event file, which hides the points that earlier files have of later steps."""
+        """Open an event file, and let TensorBoard hide points of later steps in earlier files."""
         from torch.utils.tensorboard import SummaryWriter  # slow to import
 
         self._writer = SummaryWriter(str(self._folder), purge_step=step + 1)
@@ -191,7 +191,7 @@ class Console(Monitor):
         self._file = file
 
     def start(self, step: int, evaluated: bool = True) -> None:
-        """Show the bar, and begin to measure the time, from which the time left is estimated."""
+        """Show the bar, and begin to measure time, to estimate how much of it is left."""
         self._first_step = step
         self._started_at = time.monotonic()
         self._bar = tqdm(
@@ -215,8 +215,8 @@ class Console(Monitor):
                 f"({values['val/bits_per_char']:.4f} bits per character)"
             )
         elif "train/loss" in values and self._bar.disable:
-            # Without a bar, the line has to say how much time is left. `max` avoids a division by
-            # zero if this process has made no step yet.
+            # The bar shows the loss and the time left. A pipe has no bar, so that a line says both.
+            # `max` avoids a division by zero if this process has made no step yet.
             seconds = time.monotonic() - self._started_at
             steps_done = step - self._first_step
             seconds_per_step = seconds / max(1, steps_done)
@@ -265,9 +265,11 @@ class SpeedMeter:
 
     def start(self, seconds_before: float) -> None:
         """Begin to measure a run that earlier processes have trained for `seconds_before`."""
+        # The FLOP/s of a large matmul on the device of each process are the machine's FLOP/s, with
+        # which `read` compares those of the model.
         rate = measure_matmul_rate(self._compute.device, self._compute.dtype)
         self._machine_flops_per_second = self._processes * rate
-        # The start is set back by the time of the earlier processes, for `total_seconds`.
+        # The start is moved back, so that `total_seconds` includes the time of earlier processes.
         self._started_at = self.clock() - seconds_before
         self.restart()
 
@@ -297,8 +299,8 @@ class SpeedMeter:
         MFU is the FLOP/s of the model as a fraction of the machine's FLOP/s (Chowdhery et al. 2022,
         2204.02311, appendix B).
         """
-        # A coarse clock may show the same time as at the last reading. A nanosecond then avoids a
-        # division by zero.
+        # A coarse clock may show the same time as at the last reading. `max` then avoids a division
+        # by zero.
         seconds = max(self.clock() - self._interval_began_at, 1e-9)
         num_tokens = self._steps * self.tokens_per_step
         flops_per_second = self._flops / seconds

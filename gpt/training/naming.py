@@ -94,8 +94,8 @@ def _named_folder(loaded: LoadedConfig) -> tuple[Path, bool]:
     The configuration in a run's folder means that run, even if a user has moved or renamed the
     folder. Any other configuration means the folder `run.name` below `run.dir`.
     """
-    # `run_file` is None if the configuration does not come from a file that may be in a run's
-    # folder, for example if it comes from Python.
+    # `run_file` is None unless the configuration is a file named config.yaml, whose `run.name` and
+    # `run.dir` were not overridden.
     if loaded.run_file is not None:
         run = run_around(loaded.run_file.parent)
         if run is not None:

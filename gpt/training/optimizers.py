@@ -52,8 +52,9 @@ class CombinedOptimizer:
                 optimizer.found_inf = self.found_inf  # type: ignore[attr-defined]
                 optimizer.step()
             elif self.found_inf is None or not bool(self.found_inf):
-                # torch's other optimizers refuse to step if they have an attribute `found_inf`. So
-                # `bool` reads the value here, and waits for the device.
+                # torch's other optimizers cannot skip an update, and raise an error if they have an
+                # attribute `found_inf`. So the host reads the value with `bool`, which waits for
+                # the device.
                 optimizer.step()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -83,15 +84,15 @@ def _load_state(optimizer: Optimizer, saved: dict[str, Any]) -> None:
     """Restore the state of one optimizer; see `CombinedOptimizer.load_state_dict`."""
     groups = optimizer.state_dict()["param_groups"]
     saved_groups = saved["param_groups"]
-    # A state names parameters by numbers, which are counted over all groups.
+    # The state of an optimizer of torch identifies parameters by numbers, counted over all groups.
     saved_numbers = [group["params"] for group in saved_groups]
     if saved_numbers != [group["params"] for group in groups]:
         raise ValueError("the optimizer has different parameters")
     parameters: list[Tensor] = []
     for group in optimizer.param_groups:
         parameters += group["params"]
-    # A parameter that never had a gradient has no state. So numbers may be missing from the state,
-    # but it may not have numbers without a parameter.
+    # A parameter that never had a gradient has no state, so that numbers may be missing. But each
+    # number in the state must be that of a parameter.
     unknown_numbers = saved["state"].keys() - set(range(len(parameters)))
     if unknown_numbers:
         raise ValueError(
@@ -100,17 +101,18 @@ def _load_state(optimizer: Optimizer, saved: dict[str, Any]) -> None:
     names = _state_names(optimizer)
     for number, entry in saved["state"].items():
         _check_entry(entry, parameters[number], names)
-    # The hyperparameters stay those of the present configuration. Only the learning rate is that of
-    # the last step, until the next step sets it.
+    # The hyperparameters stay those of the present configuration. Only the learning rate is
+    # restored, which every step sets from the schedule: a checkpoint that is saved before the next
+    # step then has the same rate as the loaded one.
     for group, saved_group in zip(groups, saved_groups, strict=True):
         group["lr"] = float(saved_group["lr"])
     optimizer.load_state_dict({"state": saved["state"], "param_groups": groups})
 
 
 def _reads_found_inf(optimizer: Optimizer) -> bool:
-    """Return whether an optimizer skips its update where its attribute `found_inf` is 1.
+    """Return whether an optimizer skips its update if its attribute `found_inf` is 1.
 
-    The fused optimizers of torch do, and show it with the attribute that is read here.
+    torch marks its fused optimizers, which do so, with the attribute that is read here.
     """
     return getattr(optimizer, "_step_supports_amp_scaling", False)
 
@@ -131,7 +133,7 @@ def build_optimizer(
     Args:
         fast_dtype: type in which Muon's Newton-Schulz iterations compute.
     """
-    # The package adds functions that build optimizers to `OPTIMIZERS`; a plugin adds a class.
+    # `OPTIMIZERS` has functions that build the optimizers of this package, and classes of plugins.
     builder_or_class = OPTIMIZERS[config.name]
     if not isinstance(builder_or_class, type):
         return CombinedOptimizer(builder_or_class(model, config, device, fast_dtype))
@@ -148,12 +150,13 @@ def build_optimizer(
 def decayed(parameters: Iterable[Tensor], config: OptimConfig) -> list[dict[str, Any]]:
     """Return two parameter groups: matrices and embeddings with weight decay, vectors without.
 
-    Each group has the factor 1 as its `lr_factor`, by which a step multiplies the scheduled
-    learning rate: the schedule is that of these groups. Muon's group has another factor.
+    Every step multiplies the scheduled learning rate by the `lr_factor` of a group. It is 1 here,
+    since the schedule is that of these groups; only Muon's group has another factor.
     """
     matrices: list[Tensor] = []
     vectors: list[Tensor] = []
-    # A weight that several modules share is decayed once: `Module.parameters` yields it once.
+    # `Module.parameters` yields a weight once even if several modules share it, as a tied head and
+    # the embedding do.
     for parameter in parameters:
         if parameter.dim() >= 2:
             matrices.append(parameter)
@@ -187,7 +190,7 @@ def build_muon(
     matrix_ids = {id(matrix) for matrix in matrices}
     rest = [parameter for parameter in model.parameters() if id(parameter) not in matrix_ids]
     muon = Muon(matrices, config.muon_rate, weight_decay=config.weight_decay, dtype=fast_dtype)
-    # The schedule has AdamW's learning rate as its peak, and this factor scales it for Muon.
+    # The peak of the schedule is AdamW's learning rate. With this factor it becomes Muon's.
     muon.param_groups[0]["lr_factor"] = config.muon_rate / config.learning_rate
     return {"muon": muon, "adamw": _adamw(rest, config, device)}
 
@@ -227,8 +230,8 @@ def _check_entry(entry: dict[str, Any], parameter: Tensor, names: set[str] | Non
     if names is not None and entry.keys() != names:
         listed = ", ".join(sorted(names))
         raise ValueError(f"the optimizer keeps {listed} of a parameter, not {', '.join(entry)}")
-    # AdamW counts its steps in a tensor of one number, of torch's default type or float32 if that
-    # is wider.
+    # AdamW counts its steps in a tensor of one number, whose type is torch's default dtype, but at
+    # least float32: a narrower type could not count far enough.
     step_dtype = torch.promote_types(torch.get_default_dtype(), torch.float32)
     expected_step = torch.zeros((), dtype=step_dtype)
     for name, value in entry.items():

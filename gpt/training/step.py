@@ -88,27 +88,29 @@ class NonFiniteGuard:
     """
 
     def __init__(self, device: torch.device) -> None:
-        # On a CPU, reading a tensor costs nothing, so that `check` can be called in each step. On
-        # MPS, reading waits for the device. It is necessary all the same, since MPS has no fused
-        # optimizer that skips an update by itself.
+        # On CUDA, a fused optimizer reads `blocked` and skips the update, so that the host need not
+        # wait for the device. On other devices the host has to read it in each step: on a CPU this
+        # costs nothing, and on MPS, where it waits for the device, no fused optimizer skips an
+        # update.
         self.checks_each_step = device.type in ("cpu", "mps")
         self.blocked = torch.zeros((), dtype=torch.float32, device=device)
-        # the first step that was not finite; -1 while all steps were finite
+        # The number of the first step that was not finite; -1 while all steps were finite.
         self._diverged_at = torch.full((), -1, dtype=torch.long, device=device)
 
     def observe(self, step: int | Tensor, loss: Tensor, gradient_norm: Tensor) -> None:
         """Record whether update `step` may be made: whether its loss and gradients are finite."""
         is_finite = torch.isfinite(loss) & torch.isfinite(gradient_norm)
         is_first_failure = ~is_finite & (self._diverged_at < 0)
-        # Both tensors are written in place, since a graph writes to the same memory in each replay.
+        # Both tensors are written in place, since a CUDA graph that contains this step reads and
+        # writes the same memory in each replay.
         self._diverged_at.copy_(torch.where(is_first_failure, step, self._diverged_at))
         self.blocked.copy_(self._diverged_at >= 0)
 
     def check(self) -> None:
         """Raise NonFiniteError if a step was not finite.
 
-        No update was made in that step or later. This method reads from the device, and waits for
-        it.
+        No update was made in that step or later. This method reads a tensor, for which it waits for
+        the device.
         """
         step = int(self._diverged_at)
         if step >= 0:
@@ -173,9 +175,9 @@ class Stepper:
             change_gradients: called after clipping; None leaves the gradients as they are.
 
         Raises:
-            NonFiniteError: the loss or a gradient is not finite; the weights are as before. On a
-                GPU, which would have to be waited for, the update is skipped, and only `check`
-                raises the error.
+            NonFiniteError: the loss or a gradient is not finite; the weights are as before. On CUDA
+                the update is skipped, but this method does not wait for the device, and so raises
+                nothing; `check` raises the error later.
         """
         return self._run(self._inputs(number, learning_rate, micro_batches), change_gradients)
 
@@ -184,6 +186,7 @@ class Stepper:
 
         The loss is the mean cross-entropy of the targets, in nats per token.
         """
+        # The learning rate is not used, since nothing is updated.
         inputs = self._inputs(0, 0.0, micro_batches)
         loss, _ = self._backward(inputs)
         return loss
@@ -191,8 +194,8 @@ class Stepper:
     def check(self) -> None:
         """Raise NonFiniteError if training has diverged; this waits for the device."""
         self.guard.check()
-        # GradScaler halves the scale at each overflow. A scale below 1 makes gradients smaller,
-        # which is the opposite of its purpose.
+        # GradScaler halves the scale at each overflow. It exists to make small gradients larger, so
+        # that a scale below 1 means that the gradients themselves are too large for float16.
         if self.scaler.is_enabled() and self.scaler.get_scale() < 1:
             raise NonFiniteError(
                 "float16 gradients overflow even unscaled; set run.dtype=bfloat16 or float32"
@@ -202,7 +205,7 @@ class Stepper:
         self, number: int, learning_rate: float, micro_batches: Sequence[StepBatch]
     ) -> StepInputs:
         """Return the inputs of update `number`, all of them still on the CPU."""
-        # A parameter group multiplies the scheduled learning rate by its own factor.
+        # `lr_factor` is 1 for most parameters. Muon has another learning rate than AdamW.
         learning_rates = [
             learning_rate * group["lr_factor"] for group in self.optimizer.param_groups
         ]
@@ -217,8 +220,9 @@ class Stepper:
     def _count_targets(self, micro_batches: Sequence[StepBatch]) -> float:
         """Return the number of targets of a step, averaged over the processes.
 
-        DDP averages the gradients of the processes. If each process divides its gradients by the
-        mean number, the average is the sum of all gradients divided by the number of all targets.
+        Processes may have different numbers of targets, since padding does not count. DDP averages
+        the gradients of the processes. If each process divides its gradients by the mean number,
+        the average is the sum of all gradients divided by the number of all targets.
         """
         # The targets, (B, T), are still on the CPU, so that this does not wait for a GPU.
         num_targets = sum(int((batch.targets != IGNORE).sum()) for batch in micro_batches)
@@ -228,9 +232,9 @@ class Stepper:
     def _run(self, inputs: StepInputs, change_gradients: ChangeGradients | None) -> StepResult:
         """Make one update from its inputs.
 
-        A captured step records this method, which therefore reads nothing from a GPU.
+        A CUDA graph may record this method, which therefore reads nothing from the GPU.
         """
-        # An optimizer of torch reads its learning rate from its parameter groups.
+        # The optimizers of torch take their learning rates from their parameter groups.
         for group, rate in zip(self.optimizer.param_groups, inputs.learning_rates, strict=True):
             group["lr"] = rate
         loss, terms = self._backward(inputs)
@@ -251,7 +255,8 @@ class Stepper:
         with self.compute.allow_tf32():
             for index, batch in enumerate(inputs.micro_batches):
                 is_last = index == len(inputs.micro_batches) - 1
-                # The processes average their gradients once, after the last micro-batch.
+                # DDP averages the gradients over the processes in a backward pass. That is needed
+                # only once, in the pass that completes the sum over the micro-batches.
                 synchronization = nullcontext() if is_last else self.parallelism.no_sync()
                 with synchronization:
                     losses = self.objective(
@@ -274,9 +279,9 @@ class Stepper:
         self, step: int | Tensor, loss: Tensor, change_gradients: ChangeGradients | None
     ) -> Tensor:
         """Clip the gradients and make the update; return their norm before clipping."""
-        # Gradients are unscaled before they are clipped, since the largest norm applies to unscaled
-        # gradients. GradScaler is typed for an Optimizer, but a CombinedOptimizer has all that it
-        # uses, so that the type is ignored.
+        # In float16 the gradients have the factor of the scaled loss, and `max_norm` is meant for
+        # gradients without it. GradScaler is typed for an Optimizer, but uses only what a
+        # CombinedOptimizer has too, so that the type is ignored.
         self.scaler.unscale_(self.optimizer)  # type: ignore[arg-type]
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.max_norm)
         # Callbacks come after clipping, so that the update has the gradients that they set.
@@ -290,14 +295,14 @@ class Stepper:
     def _block_unless_finite(self, step: int | Tensor, loss: Tensor, norm: Tensor) -> None:
         """Prevent this update and all later ones if the loss or the gradients are not finite."""
         if self.scaler.is_enabled():
-            # Gradients in float16 may overflow now and then. GradScaler itself skips such a step
-            # and lowers the scale. So only the loss shows whether training has diverged, and the
-            # norm is replaced by a finite number.
+            # Gradients in float16 may overflow now and then, for which GradScaler skips the step
+            # and lowers the scale. An infinite norm then does not mean that training has diverged.
+            # So the norm is replaced by a finite number, and only the loss is checked.
             norm = torch.zeros_like(norm)
         self.guard.observe(step, loss, norm)
         if self.guard.checks_each_step:
             self.guard.check()
         elif not self.scaler.is_enabled():
-            # The fused optimizers read `found_inf` on the GPU, so that the host need not wait for
-            # it. If GradScaler is enabled, it sets `found_inf` itself.
+            # The fused optimizers skip their updates if `found_inf` is 1, which they read on the
+            # GPU. If GradScaler is enabled, it sets `found_inf` itself.
             self.optimizer.found_inf = self.guard.blocked

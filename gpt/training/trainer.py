@@ -89,12 +89,16 @@ class Trainer:
         self.state = TrainingState.from_dict(checkpoint.state)
         for name, part in self.stateful.items():
             part.load_state_dict(checkpoint.training[name])
-        # An optimizer loads an empty state without an error, and its moments would begin at 0.
+        # An optimizer loads an empty state without an error. Its moments would then begin at 0, as
+        # in a new run, and the steps would differ from those of an uninterrupted run.
         if self.state.step > 0 and not self.stepper.optimizer.has_moments:
             raise ValueError("the optimizer state is empty")
 
     def _reseed(self) -> None:
-        """Seed torch's generators with the step, since their saved states do not fit."""
+        """Seed torch's generators anew if their saved states do not fit; see `Generators`.
+
+        The seed depends on the step, so that dropout does not repeat the masks of the first steps.
+        """
         seed_process(self.config.run.seed, self.world.rank, self.state.step)
         if self.config.model.has_dropout:
             self.report(
@@ -113,7 +117,8 @@ class Trainer:
             Exception: a callback raised this error; a checkpoint was saved.
         """
         try:
-            # The machine is measured with the exactness of matmuls that training has.
+            # Training allows TF32 for matmuls. Their rate is measured in the same way, since the
+            # meter compares the FLOP/s of training with it.
             with (
                 announce_if_slow(self.report, "measuring the rate of matmuls"),
                 self.compute.allow_tf32(),
@@ -121,14 +126,14 @@ class Trainer:
                 self.meter.start(self.state.seconds)
             is_evaluated = self.state.evaluated_step == self.state.step
             self.monitor.start(self.state.step, is_evaluated)
-            # Signals are watched until the run is saved, too. A launcher may pass on the same
-            # Ctrl-C a second time, and this echo must not interrupt the saving.
+            # Signals are still watched while an interrupted run is saved: a launcher may pass on
+            # the same Ctrl-C a second time, which must not interrupt the saving.
             with SignalWatch(self.report, self.world) as signals, closing(self.monitor):
                 try:
                     self._loop(signals.check)
                 except BaseException as error:
-                    # After a signal or an error of a callback the weights are good. After other
-                    # errors they may not be, so that no checkpoint is saved.
+                    # A signal or an error of a callback comes between two steps, and leaves good
+                    # weights. After other errors the weights may be wrong, and are not saved.
                     if isinstance(error, Interrupted) or self.callbacks.failed:
                         self._save(best=False, required=True)
                     raise
@@ -145,8 +150,9 @@ class Trainer:
         while True:
             if self._evaluation_is_due():
                 if self._is_finished():
-                    # The evaluation or the sample may fail, for example if there is too little
-                    # memory. The last steps are saved before it, so that they are not lost.
+                    # An evaluation saves a checkpoint at its end, but may fail before, for example
+                    # if there is too little memory. The weights of the last step are saved first,
+                    # so that they are not lost.
                     self._save(best=False, required=True, is_final=False)
                 with announce_if_slow(self.report, f"step {self.state.step}: evaluating"):
                     self._evaluate(poll)
@@ -155,7 +161,7 @@ class Trainer:
                 self.callbacks.sync_across_ranks()
                 return
             self._train_one_step()
-            # The state is consistent between two steps, so that a signal may stop the run here.
+            # Between two steps the state is consistent, so that the run can be saved and stopped.
             poll()
             # A callback may have failed in the step, or asked for the end of the training.
             self.callbacks.sync_across_ranks()
@@ -181,8 +187,8 @@ class Trainer:
         rate = learning_rate(self.state.step, self.config.optim, train.max_steps)
         length = sequence_length(self.state.step, self.config)
         micro_batches = self.batches.next(length)
-        # If no callback changes gradients, None tells the stepper that the step calls no Python,
-        # so that a CUDA graph may replay it.
+        # None tells the stepper that no callback changes gradients. Only then may a CUDA graph
+        # replay the step, since a graph cannot call Python.
         change_gradients = self._change_gradients if self.callbacks.gradient_callbacks else None
         result = self.stepper.step(self.state.step, rate, micro_batches, change_gradients)
         self.state.step += 1
@@ -207,8 +213,8 @@ class Trainer:
 
         Return the loss in nats per token.
         """
-        # The check raises NonFiniteError if this step or one before it was not finite, so that no
-        # such loss is recorded. It waits for the device, as reading the loss does anyway.
+        # The check raises NonFiniteError if this step or an earlier one was not finite, so that no
+        # such loss is recorded. It waits for the device, as reading the loss below does anyway.
         self.stepper.check()
         loss = float(result.loss)
         values = {
@@ -227,7 +233,8 @@ class Trainer:
         self.stepper.check()
         step = self.state.step
         validation = self.validation
-        # `poll` may raise Interrupted in these two calls. The state is changed only after both.
+        # `poll` raises Interrupted in these two calls if a signal arrives. The state is changed
+        # only after both, so that a resumed run repeats an evaluation that was interrupted.
         result = validation.loss(step, poll)
         sample = validation.sample(poll)
         is_best = self.state.record_evaluation(result.loss)
@@ -244,32 +251,32 @@ class Trainer:
         self.callbacks.call(EvaluationEvent(self, step, result.loss, bits_per_char, sample))
         # If a callback fails, its error is raised after the checkpoint of this step is written.
         self.callbacks.sync_across_ranks(then_raise=False)
-        # Only the last checkpoint is required, since a later one may replace one that failed.
+        # If this checkpoint cannot be written, for example on a full disk, the run continues, since
+        # the next one may succeed. After the last step there is no next one.
         self._save(best=is_best, required=self._is_finished())
         self.callbacks.sync_across_ranks()
-        # The time of the evaluation does not count as time of steps.
+        # The speed of the next steps is measured without the time of this evaluation.
         self.meter.restart()
 
     def _save(self, best: bool, required: bool, is_final: bool = True) -> None:
         """Write a checkpoint.
 
-        The state names a checkpoint as the best one only after it is written.
-
         Args:
             best: whether this is the best checkpoint so far.
             required: whether a failure raises an error; otherwise it is only reported, and the run
                 continues.
-            is_final: whether callbacks hear of the checkpoint. A checkpoint that is not final is
-                written again after the evaluation of its step.
+            is_final: False if the checkpoint of this step is going to be replaced after the
+                evaluation; callbacks are told of the final one only.
 
         Raises:
             NonFiniteError: a step since the last check was not finite.
         """
         self.stepper.check()
         self.state.seconds = self.meter.total_seconds
+        # `self.state` must not name the new checkpoint as the best one unless it has been written.
         saved = self.state.as_best() if best else self.state
         weights = weights_of(self.model)
-        # Every process takes part, since each has its own random generators, which are saved.
+        # Every process calls this, since the random generators of all of them are saved.
         training = {name: part.state_dict() for name, part in self.stateful.items()}
         folder = self.world.rank_zero(lambda: self._write(weights, training, saved, best, required))
         if folder is None:
