@@ -22,10 +22,11 @@ def load_wanted_kernels(
     report: Report,
     uncovered: str | None = None,
 ) -> NativeModel | None:
-    """Return what computes a model by native kernels, if they are wanted and available, or None.
+    """Return a model that computes by native kernels, if they are wanted and available, or None.
 
     Args:
-        uncovered: what the training has beside the model that the kernels do not compute.
+        uncovered: a part of the training, other than the model, that the kernels do not compute;
+            None if there is no such part.
 
     Raises:
         DeviceError: `run.kernels` is native, but `run.compile` is true or the kernels are not
@@ -36,7 +37,8 @@ def load_wanted_kernels(
         raise DeviceError(
             "run.compile is true, but torch does not compile native kernels; set run.kernels=torch"
         )
-    # The native kernels are for CPUs, and code that torch compiles cannot call them.
+    # With `auto`, native kernels are used wherever they can be: they are for CPUs, and code that
+    # torch compiles cannot call them.
     is_preferred = run.kernels == "auto" and not run.compile and compute.device.type == "cpu"
     if not is_required and not is_preferred:
         return None
@@ -49,7 +51,7 @@ def load_wanted_kernels(
             raise DeviceError(
                 f"run.kernels is native, but {error}; set run.kernels=auto or torch"
             ) from None
-        # With `auto` the run can do without the kernels.
+        # With `auto` the run goes on without the kernels.
         report(f"training with PyTorch's operators: {error}")
         return None
     dtype = str(compute.dtype).removeprefix("torch.")
@@ -60,7 +62,8 @@ def load_wanted_kernels(
 def compile_blocks(model: GPT, trial: Callable[[], object], report: Report) -> None:
     """Compile every block in place, and try the blocks in a pass whose gradients are dropped.
 
-    The blocks are alike, so that torch compiles one of them and uses the result for all.
+    The blocks have the same code and shapes, so that torch compiles one of them and uses the result
+    for all.
 
     Args:
         trial: makes a forward and a backward pass. torch compiles in the first pass, so that this

@@ -58,9 +58,9 @@ def teacher_fields(
 ) -> dict[str, Field]:
     """Return the field of a batch with the predictions of `train.teacher`, by the field's name.
 
-    The teacher predicts the whole training split here, so that it predicts each position once,
-    however often the student learns it, and is not kept in memory. Without a teacher there are no
-    fields.
+    The teacher predicts the whole training split before the training begins. So it predicts each
+    position only once, even if the student reads the text many times, and the teacher itself need
+    not stay in memory. Without `train.teacher` there are no fields.
 
     Raises:
         CheckpointError: there is no such run, or the run is not finished or has another vocabulary.
@@ -75,7 +75,7 @@ def teacher_fields(
     # If one of several processes fails here, `together` ends them all.
     with world.together():
         _require_memory(dataset, config)
-        # `folder` is a path that exists, so that no name is looked for in the second argument.
+        # The second argument is where runs are looked for by name; `folder` is a path that exists.
         teacher = load_trained(folder, folder.parent, compute.device, report=report)
         has_same_size = teacher.model.vocab_size == config.model.vocab_size
         has_same_tokenizer = teacher.tokenizer.to_dict() == dataset.tokenizer.to_dict()
@@ -85,9 +85,10 @@ def teacher_fields(
             )
         dataset.check_length(teacher.model.config.block_size)
         report(f"{folder} predicts the training split")
-        # The kernels are reported later, when the student uses the same ones.
+        # `silent`: the student reports which kernels it uses, and they are the same.
         native = load_wanted_kernels(teacher.model, config.run, compute, settings, silent)
-        # The teacher's logits give its probabilities only at the temperature of its training.
+        # In its training the teacher's logits were divided by this number. Only with the same one
+        # does the softmax give the probabilities that the teacher has learned.
         temperature = teacher.config.train.logit_temperature
         batch_size = config.train.batch_size
         model = teacher.model if native is None else native
@@ -105,13 +106,15 @@ def find_teacher(name: str, runs: Path) -> Path:
         folder = find_checkpoint(expand_home(name, "train.teacher"), runs)
     except CheckpointError as error:
         raise CheckpointError(f"train.teacher: {error}") from None
-    # The folder of a checkpoint is runs/NAME/checkpoints/step-000250.
+    # The folder of a checkpoint is runs/NAME/checkpoints/step-000250, and that of the run is two
+    # levels above it.
     run = RunFolder(folder.parent.parent)
     config = run.config()
     last_checkpoint = run.pointed("last")
     if config is None or last_checkpoint is None:
         raise CheckpointError(f"train.teacher is {folder}, which is not a checkpoint of a run")
-    # The best checkpoint may be older than the end of the run, which only the last one shows.
+    # `folder` is the best checkpoint, which may be older than the last one. Whether the run is
+    # finished is seen from the last one.
     last_state = TrainingState.from_dict(read_state(last_checkpoint))
     if not last_state.is_over(config.train):
         raise CheckpointError(
@@ -124,7 +127,8 @@ def _require_memory(dataset: Dataset, config: Config) -> None:
     """Raise DeviceError unless there is memory for the teacher's probabilities."""
     vocab_size = config.model.vocab_size or dataset.tokenizer.vocab_size
     num_bytes = len(dataset.train) * vocab_size * torch.float16.itemsize
-    remedy = "the corpus or its vocabulary, or leave out train.teacher"  # follows "lower"
+    # `require_memory` writes "lower" before the remedy.
+    remedy = "the corpus or its vocabulary, or leave out train.teacher"
     # The probabilities stay on the CPU, since a step needs only a few of them on its device.
     require_memory(num_bytes, "the teacher's probabilities", remedy, torch.device("cpu"))
 
@@ -154,7 +158,9 @@ def predict(
     assert vocab_size is not None
     probabilities = torch.empty(len(tokens), vocab_size, dtype=torch.float16)
     last_start = len(tokens) - length  # the last position at which a full window can begin
-    starts = np.minimum(np.arange(0, len(tokens), length), last_start)
+    adjacent_starts = np.arange(0, len(tokens), length)
+    starts = np.minimum(adjacent_starts, last_start)
+    # `np.split` takes the positions at which a new batch of starts begins.
     batches = np.split(starts, range(batch_size, len(starts), batch_size))
     with progress_bar(report, "predicting the training split", len(starts), "windows") as advance:
         for batch_starts in batches:  # (B,)

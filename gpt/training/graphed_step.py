@@ -37,8 +37,8 @@ def can_capture(
         world.size == 1,
         # With run.kernels=torch the user asks for steps without graphs.
         config.run.kernels != "torch",
-        # A replay runs no Python, neither that of a plugin nor hooks that a callback has added to
-        # the model.
+        # A replay runs no Python. A plugin may run some in a step, and a callback may add hooks to
+        # the model, unless it only observes.
         not used_plugins(config),
         all(callback.only_observes for callback in callbacks),
     )
@@ -64,7 +64,7 @@ class StaticInputs(StepInputs):
     @classmethod
     def allocate(cls, inputs: StepInputs, device: torch.device) -> "StaticInputs":
         """Copy inputs into new memory on the device."""
-        mtp_scale = None
+        mtp_scale = None  # the step has no multi-token prediction
         if inputs.mtp_scale is not None:
             mtp_scale = torch.empty((), device=device)
         empty_like = partial(_empty_like, device=device)
@@ -93,8 +93,8 @@ class StaticInputs(StepInputs):
             static_rate.fill_(rate)
         for static_batch, batch in zip(self.micro_batches, inputs.micro_batches, strict=True):
             for static_tensor, tensor in zip(static_batch.tensors, batch.tensors, strict=True):
-                # `to_device` copies from pinned memory, for which the CPU need not wait. `copy_`
-                # then copies on the device, into the memory that the graph reads.
+                # `to_device` copies from pinned memory, so that the CPU does not wait. `copy_` then
+                # copies within the device, into the memory that the graph reads.
                 static_tensor.copy_(to_device(tensor, static_tensor.device))
 
 
@@ -142,15 +142,16 @@ class GraphedStepper(Stepper):
         """Make update `number`, as `Stepper.step` does.
 
         The step runs without a graph if its signature is new, or if `change_gradients` is given,
-        which is Python.
+        since a graph cannot call a Python function.
         """
         inputs = self._inputs(number, learning_rate, micro_batches)
         signature = _signature(inputs)
         is_new = signature not in self._warmed_up
         if is_new or change_gradients is not None:
             self._warmed_up.add(signature)
-            # Autograd accumulates a gradient on the stream on which the gradient was first made,
-            # and a capture has a stream of its own. So this step runs on the stream of captures.
+            # This step runs on the stream that captures use later: autograd accumulates a gradient
+            # on the stream on which the gradient was first made, and a capture cannot contain work
+            # on another stream.
             with self._capturer.on_own_stream():
                 return self._run(inputs, change_gradients)
         if signature not in self._captured:
@@ -164,8 +165,8 @@ class GraphedStepper(Stepper):
             DeviceError: a graph cannot contain something that the step does.
         """
         static = StaticInputs.allocate(inputs, self.compute.device)
-        # The graph allocates gradients of its own. Those of the last step are freed first, so that
-        # both are never in memory together.
+        # The captured step allocates gradients of its own. Those of the last step are freed first,
+        # so that both are never in memory together.
         self.optimizer.zero_grad(set_to_none=True)
         capture = self._capturer.capture("a step", "set run.kernels=torch")
         with capture as graph, self._capturable_optimizer():
@@ -199,6 +200,7 @@ def _empty_like(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 def _signature(inputs: StepInputs) -> Signature:
+    """Return what a graph is captured for; see `Signature`."""
     shapes: list[torch.Size] = []
     for batch in inputs.micro_batches:
         shapes += [tensor.shape for tensor in batch.tensors]

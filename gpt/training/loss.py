@@ -81,8 +81,8 @@ def evaluate(
         losses, num_targets = _losses_by_threads(model, batches, compute, poll)
     else:
         losses, num_targets = batch_losses(model, batches, compute, poll)
-    # `fsum` rounds only once, at the end. So the sum does not depend on the order of the batches,
-    # nor on how they are distributed over processes.
+    # `fsum` rounds only once, at the end. So the sum does not depend on the order of the losses,
+    # and is the same if several processes share the batches.
     return Evaluation(math.fsum(losses) / num_targets, num_targets)
 
 
@@ -102,12 +102,17 @@ def batch_losses(
             losses.append(summed_loss(model, inputs, targets, compute))
             # The targets are on the CPU, so that counting them does not wait for a GPU.
             num_targets += int((targets != IGNORE).sum())
-    # All losses are read together at the end, so that a GPU does not wait between batches.
+    # `tolist` waits for the device. It reads all losses at the end, since reading one after each
+    # batch would leave a GPU idle until the next batch is launched.
     return torch.stack(losses).tolist(), num_targets
 
 
 def _can_use_threads(model: nn.Module, compute: Compute) -> bool:
-    """Return whether several threads may call the model at the same time, each on one core."""
+    """Return whether several threads may call the model at the same time, each on one core.
+
+    Code that torch has compiled is not called by several threads.
+    """
+    # `Module.compile` sets this attribute, and torch has no public one that tells the same.
     is_compiled = any(getattr(module, "_compiled_call_impl", None) for module in model.modules())
     return compute.device.type == "cpu" and torch.get_num_threads() > 1 and not is_compiled
 
@@ -117,14 +122,16 @@ def _losses_by_threads(
 ) -> tuple[list[float], int]:
     """Compute what `batch_losses` does, with each batch on a thread of its own.
 
-    The threads of torch would work on a batch together, and wait for each other in every operator:
-    many times as long as they compute, where another process keeps one of their cores busy.
+    By default the threads of torch share the work of each operator, and wait for each other at its
+    end. If another process uses one of the cores, all threads wait for the slowest at every
+    operator, which can take many times as long as the computation.
     """
     num_threads = torch.get_num_threads()
     unfinished: deque[Future[float]] = deque()
     losses: list[float] = []
     num_targets = 0
-    # In a new thread torch uses as many threads as were last set in any thread.
+    # Each worker sets torch's number of threads to 1 when it starts, and so computes alone. Threads
+    # that start later would take over this number, so that it is restored at the end.
     workers = ThreadPoolExecutor(num_threads, initializer=torch.set_num_threads, initargs=(1,))
     try:
         with eval_mode(model), workers:
@@ -132,8 +139,8 @@ def _losses_by_threads(
                 poll()
                 num_targets += int((targets != IGNORE).sum())
                 unfinished.append(workers.submit(_loss_of_batch, model, inputs, targets, compute))
-                # Each thread has a batch to begin with when it finishes one; more would take
-                # memory.
+                # At most two batches for each thread are in memory: the one that it computes, and
+                # the one that it begins next.
                 if len(unfinished) == 2 * num_threads:
                     losses.append(unfinished.popleft().result())
             losses += [each.result() for each in unfinished]
@@ -160,18 +167,17 @@ def sliding_batches(
     Each window predicts only the tokens after the end of the window before it. The first window
     predicts all of its tokens.
     """
-    # The last token is only a target.
-    num_inputs = len(tokens) - 1
-    # Windows of the whole block size have the same shape, so that they can be batched. The last one
-    # is the last that does not reach beyond the inputs.
+    num_inputs = len(tokens) - 1  # the last token is only a target
+    # Windows of the whole block size have the same shape, so that they can be batched. Those that
+    # begin later than the last of them would reach beyond the inputs.
     num_whole = max(0, (num_inputs - block_size) // stride + 1)
     starts = range(0, num_whole * stride, stride)
     for first in range(0, num_whole, batch_size):
         yield _windows(tokens, starts[first : first + batch_size], block_size, num_scored=stride)
         release_pages(tokens)  # otherwise the pages of a long text would fill the memory
-    # If some tokens are not predicted yet, the last window is shorter, and ends with the text.
+    # The window after the last whole one is shorter, and predicts the rest of the text, if any.
     last_start = num_whole * stride
-    # The last whole window begins one stride before, and all tokens up to its end are predicted.
+    # The last whole window begins at `last_start - stride`. All targets up to its end are done.
     num_predicted = last_start - stride + block_size if num_whole > 0 else 0
     num_left = num_inputs - num_predicted
     if num_left > 0:

@@ -31,7 +31,8 @@ def orthogonalize(matrices: Tensor, steps: int) -> Tensor:
     a, b, c = COEFFICIENTS
     x = matrices
     is_tall = x.size(-2) > x.size(-1)
-    # The iterations compute the Gram matrix x x^T, which is smaller if x has fewer rows.
+    # The iterations compute the Gram matrix x x^T, which has as many rows and columns as x has
+    # rows. So a tall matrix is transposed, to have fewer rows than columns.
     if is_tall:
         x = x.mT
     # The iterations need singular values of at most 1, and the Frobenius norm is at least as large
@@ -84,7 +85,7 @@ class Muon(EagerOptimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """Update every matrix that has a gradient."""
-        assert closure is None  # it would compute the loss again, which no training needs
+        assert closure is None  # torch's signature has it, for optimizers that need the loss
         for group in self.param_groups:
             # Matrices of equal shape are updated together, since a few large operations are faster
             # than many small ones.
@@ -98,7 +99,8 @@ class Muon(EagerOptimizer):
     def _update(self, weights: list[Tensor], group: dict[str, Any]) -> None:
         """Update n matrices of equal shape, which are in one parameter group.
 
-        The `_foreach` functions of torch do an operation on all tensors of a list.
+        The `_foreach` functions of torch do an operation on each tensor of a list, by fewer kernels
+        than a loop.
         """
         rows, columns = weights[0].shape
         # The rows of a tall orthogonal matrix have norms of about sqrt(columns / rows). This factor
@@ -109,14 +111,14 @@ class Muon(EagerOptimizer):
         gradients = [weight.grad for weight in weights if weight.grad is not None]
         update_factor: float | Tensor = 1.0
         if self.found_inf is not None:
-            # A factor of 0 skips the update. The host does not read `found_inf`, so that it does
-            # not wait for the device.
+            # `found_inf` stays on the device, since the host would have to wait to read it. If it
+            # is 1, the factor 0 skips the update.
             update_factor = 1.0 - self.found_inf
             # The momenta have to stay as they are if the update is skipped.
             gradients = self._finite_gradients(gradients, momenta, self.found_inf)
         torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])
-        # Nesterov's momentum looks one step ahead: the new average is averaged with the gradient
-        # once more.
+        # Nesterov's momentum looks one step ahead: the direction of the update is the new average
+        # with the gradient averaged in once more.
         directions = torch.stack(torch._foreach_lerp(gradients, momenta, group["momentum"]))
         orthogonal = orthogonalize(directions.to(self._dtype), group["steps"])  # (n, rows, columns)
         updates = update_factor * rate * orthogonal.to(directions.dtype)

@@ -36,8 +36,8 @@ def uncovered_objective(objective: Objective) -> str | None:
 class NativeStepper(Stepper):
     """Makes the steps of `Stepper` by the compiled library.
 
-    While the model is not what the library computes, since a callback has changed a module of it or
-    put a hook into it, PyTorch makes the steps.
+    If a callback changes a module of the model or puts a hook into it, the library would compute
+    something else. PyTorch then makes the steps, as long as the change lasts.
     """
 
     def __init__(
@@ -55,12 +55,15 @@ class NativeStepper(Stepper):
         self._reported: str | None = None
 
     def _backward(self, inputs: StepInputs) -> tuple[Tensor, Terms]:
+        """Set the gradients as `Stepper._backward` does; return the loss and its terms."""
         reason = self._reason_for_torch()
         if reason is not None:
+            # The reason is reported once, and not in each step.
             if reason != self._reported:
                 self._native.report(f"training with PyTorch's operators: {reason}")
             self._reported = reason
             return super()._backward(inputs)
+        # Both are sums over all positions of the step.
         cross_entropy = 0.0
         z_sum = 0.0
         for index, batch in enumerate(inputs.micro_batches):
@@ -68,8 +71,8 @@ class NativeStepper(Stepper):
                 batch.inputs,
                 batch.targets,
                 self._loss_weights(inputs),
-                batch.fields.get(TEACHER),
-                adds=index > 0,
+                batch.fields.get(TEACHER),  # None if the run has no teacher
+                adds=index > 0,  # the first micro-batch overwrites the gradients of the last step
             )
             cross_entropy += losses.cross_entropy
             z_sum += losses.z_loss
@@ -78,6 +81,7 @@ class NativeStepper(Stepper):
         world = self.parallelism.world
         loss = world.all_reduce_mean(torch.tensor(cross_entropy / num_tokens, dtype=torch.float32))
         terms: Terms = {}
+        # `z_loss` is the only term that the library computes, see `uncovered_objective`.
         for name, _ in self.objective.terms:
             terms[name] = world.all_reduce_mean(torch.tensor(z_sum / num_tokens))
         return loss, terms
@@ -85,8 +89,8 @@ class NativeStepper(Stepper):
     def _reason_for_torch(self) -> str | None:
         """Return why PyTorch has to make this step, as part of a message, or None.
 
-        All processes decide alike, since they wait for each other at other places in a step by the
-        library than in one by PyTorch.
+        All processes decide alike: they communicate in other places in a step of the library than
+        in one of PyTorch, and would wait for each other forever.
         """
         reason = self._watch.change()
         any_has_changed = self.parallelism.world.all_reduce_max(int(reason is not None))
@@ -95,7 +99,9 @@ class NativeStepper(Stepper):
         return reason
 
     def _loss_weights(self, inputs: StepInputs) -> LossWeights:
+        """Return the weights by which the library computes what the objective does in this step."""
         objective = self.objective
+        # `mtp_scale` is None if the losses of later tokens do not count in this step.
         later_weights: tuple[float, ...] = ()
         if inputs.mtp_scale is not None:
             scale = float(inputs.mtp_scale)
@@ -109,7 +115,7 @@ class NativeStepper(Stepper):
         )
 
     def _share_gradients(self) -> None:
-        """Average the gradients over the processes, and make them those of the parameters."""
+        """Average the gradients over the processes, and set `grad` of the parameters to them."""
         native = self._native
         world = self.parallelism.world
         if world.size > 1:
@@ -118,18 +124,24 @@ class NativeStepper(Stepper):
             if parameter.requires_grad:
                 parameter.grad = native.gradients[name]
             else:
-                # The norm of the gradients is that of the whole buffer.
+                # The library computes gradients of frozen parameters too. They are set to 0, since
+                # the norm is computed of the whole buffer.
                 native.gradients[name].zero_()
                 parameter.grad = None
 
     def _update(
         self, step: int | Tensor, loss: Tensor, change_gradients: ChangeGradients | None
     ) -> Tensor:
+        """Clip the gradients and make the update; return their norm before clipping.
+
+        The library does not compute in float16, so that the loss is not scaled here.
+        """
         if not self._has_native_gradients():
+            # PyTorch has computed the gradients of this step, which are not in the native buffer.
             return super()._update(step, loss, change_gradients)
         native = self._native
         norm = native.kernels.norm(native.flat_gradients)
-        # As in `torch.nn.utils.clip_grad_norm_`.
+        # `torch.nn.utils.clip_grad_norm_` adds the same number, against a division by zero.
         factor = self.max_norm / (norm + 1e-6)
         if factor < 1:
             native.kernels.scale(native.flat_gradients, factor)
@@ -145,16 +157,16 @@ class NativeStepper(Stepper):
         return norm_before_clipping
 
     def _has_native_gradients(self) -> bool:
-        """Return whether each parameter's gradient is its part of the native buffer."""
+        """Return whether `grad` of each trained parameter is its part of the native buffer."""
         for name, parameter in self._native.parameters.items():
             if parameter.requires_grad and parameter.grad is not self._native.gradients[name]:
                 return False
         return True
 
     def _updated_parameters(self) -> list[Updated] | None:
-        """Return the parameters with their states; None where torch's optimizers have to step."""
+        """Return the parameters with their states, or None if torch's optimizers have to step."""
         if not self._has_native_gradients():
-            return None  # a callback has replaced a gradient
+            return None  # a callback has set `grad` to another tensor
         parameters: list[Updated] = []
         for optimizer in self.optimizer.optimizers.values():
             if not _is_covered(optimizer):
@@ -167,44 +179,58 @@ class NativeStepper(Stepper):
 
 
 def _number_to_divide_by(inputs: StepInputs) -> float:
-    """Return the number of targets of a step, or NaN where there are none.
+    """Return the number of targets of a step, or NaN if there are none.
 
-    A mean over no targets is NaN by PyTorch too, whereas Python would raise ZeroDivisionError.
+    In PyTorch the mean over no targets is NaN, whereas Python would raise ZeroDivisionError.
     """
     return float(inputs.num_tokens) or math.nan
 
 
 def _is_covered(optimizer: Optimizer) -> bool:
-    """Return whether the library computes the updates of an optimizer."""
+    """Return whether the library can make the updates of an optimizer."""
+    # The library would not call the hooks that a user has registered for steps.
     hooks = (
         optimizer._optimizer_step_pre_hooks,
         optimizer._optimizer_step_post_hooks,
         _global_optimizer_pre_hooks,
         _global_optimizer_post_hooks,
     )
-    # A `step` of the object hides that of the class, as where a scheduler of torch counts steps.
+    # The method `step` of this object may have been replaced, as a learning-rate scheduler of torch
+    # does to count steps.
     if any(hooks) or "step" in vars(optimizer):
         return False
     if type(optimizer) is Muon:
         return True
+    # With one of these options AdamW makes updates that the library does not know.
     options = ("amsgrad", "maximize", "differentiable", "capturable")
-    # A plugin may name torch's class, and `EagerOptimizer` changes no update.
+    # A plugin may use the class of torch, whose updates are those of the subclass `AdamW` here.
     is_adamw = type(optimizer) in (AdamW, torch.optim.AdamW)
     return is_adamw and not any(optimizer.defaults[name] for name in options)
 
 
 def _with_state(optimizer: Optimizer, parameter: Tensor, group: dict[str, Any]) -> Updated:
-    """Return a parameter with its state, which is made where the optimizer has none yet."""
+    """Return a parameter with its state, which is allocated if the optimizer has none yet."""
     assert parameter.grad is not None
-    state = optimizer.state[parameter]
     if isinstance(optimizer, Muon):
-        momentum = optimizer.momentum(parameter)
-        return Updated(parameter, parameter.grad, momentum, None, None, group)
+        return Updated(
+            parameter,
+            parameter.grad,
+            first_moment=optimizer.momentum(parameter),
+            second_moment=None,
+            step=None,
+            group=group,
+        )
+    state = optimizer.state[parameter]
     if not state:
-        # As `torch.optim.AdamW` begins.
+        # `torch.optim.AdamW` begins with the same values in its first step.
         state["step"] = torch.zeros((), dtype=torch.float32)
         state["exp_avg"] = torch.zeros_like(parameter)
         state["exp_avg_sq"] = torch.zeros_like(parameter)
     return Updated(
-        parameter, parameter.grad, state["exp_avg"], state["exp_avg_sq"], state["step"], group
+        parameter,
+        parameter.grad,
+        first_moment=state["exp_avg"],
+        second_moment=state["exp_avg_sq"],
+        step=state["step"],
+        group=group,
     )

@@ -113,7 +113,7 @@ class Objective:
             minimized = self._add_mtp(minimized, logits, targets, mtp_scale)
         if TEACHER in batch.fields:
             minimized = self._blend_with_teacher(minimized, logits, batch.fields[TEACHER])
-        terms: dict[str, Tensor] = {}
+        terms: dict[str, Tensor] = {}  # for the metrics, without their weights
         for name, weight in self.terms:
             term = LOSS_TERMS[name](logits, targets)
             minimized = minimized + weight * term
@@ -150,10 +150,8 @@ def build_objective(train: TrainConfig) -> Objective:
     return Objective(
         logit_temperature=train.logit_temperature,
         mtp_weights=train.mtp_weights,
-        mtp_steps=max(1, mtp_steps),  # a run with a single step has multi-token prediction too
+        # `max` gives a run of a single step multi-token prediction too.
+        mtp_steps=max(1, mtp_steps),
         teacher_weight=train.teacher_weight,
         terms=tuple(train.loss_terms.items()),
     )
-
-
-# The caller may have turned gradients off, without which every term would be refused.

@@ -39,7 +39,8 @@ def rows_of_process(config: TrainConfig, world: World) -> Tensor | None:
     if world.size == 1:
         return None
     rows = torch.arange(config.sequences)
-    # (micro-batches, processes, sequences of a process in a micro-batch)
+    # Each micro-batch has one part for each process. The shape is
+    # (micro-batches, processes, sequences of a process in a micro-batch).
     by_rank = rows.view(config.grad_accum_steps, world.size, -1)
     return by_rank[:, world.rank].flatten()
 
@@ -53,14 +54,14 @@ def parallelize(model: GPT, world: World, compute: Compute) -> Parallelism:
     model.to(compute.device)
     if world.size == 1:
         return Parallelism(world, model)
-    # The buffers of a GPT are tables, which do not change and need not be sent in each step.
-    # Since torch 2.13 the option for this has another name.
+    # By default DDP sends the buffers of rank 0 in each step. Those of a GPT are position tables,
+    # which do not change. Since torch 2.13 the option for this has another name.
     option = "broadcast_buffers"
     if "forward_sync_buffers" in signature(DistributedDataParallel).parameters:
         option = "forward_sync_buffers"
     buffer_options: dict[str, Any] = {option: False}
-    # DDP communicates gradients in buckets. Gradients that are views of the buckets need no memory
-    # of their own.
+    # DDP collects gradients in buckets, and sends a bucket at a time. Gradients that are views of
+    # the buckets need no memory of their own.
     replica = DistributedDataParallel(model, gradient_as_bucket_view=True, **buffer_options)
     return Parallelism(world, replica, replica.no_sync)
 
@@ -74,8 +75,8 @@ def evaluate_together(
 ) -> Evaluation:
     """Compute the result of `gpt.training.loss.evaluate`, with the batches shared among processes.
 
-    Every bit of the result is the same for any number of processes: one process computes a whole
-    batch, and `fsum` does not depend on the order of the losses.
+    Every bit of the result is the same for any number of processes: a batch is never divided among
+    processes, and `fsum` does not depend on the order in which the losses of the batches are added.
     """
     own_losses = batch_losses(model, _share(batches, world), compute, poll)
     all_losses: list[float] = []
@@ -100,5 +101,6 @@ def _share(batches: Iterator[Batch], world: World) -> Iterator[Batch]:
         if world.rank < len(group):
             yield group[world.rank]
         else:
+            # This batch is computed like any other, but none of its targets counts.
             inputs, targets = group[-1]
             yield inputs, torch.full_like(targets, IGNORE)

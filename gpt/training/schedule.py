@@ -20,6 +20,7 @@ def fit_schedule(config: Config, report: Report) -> Config:
         warmup_steps = max_steps // 10
         report(f"optim.warmup_steps: {warmup_steps} instead of {optim.warmup_steps}, {reason}")
         optim = optim.model_copy(update={"warmup_steps": warmup_steps})
+    # Only the schedule `wsd` cuts a long decay; a cosine simply does not reach its end.
     steps_left = max(1, max_steps - optim.warmup_steps)
     decay_steps = optim.decay_steps
     if optim.schedule == "wsd" and decay_steps is not None and decay_steps > steps_left:
@@ -34,7 +35,7 @@ def learning_rate(step: int, config: OptimConfig, max_steps: int) -> float:
     reaches at `decay_steps` (cosine) or `max_steps` (wsd), and stays there.
     """
     if step < config.warmup_steps:
-        # With `step` in place of `step + 1`, the rate of the first step would be 0.
+        # `step + 1`, since a rate of 0 would make the first step useless.
         return config.learning_rate * (step + 1) / config.warmup_steps
     factor = SCHEDULES[config.schedule](step, config, max_steps)
     return config.min_lr + (config.learning_rate - config.min_lr) * factor
@@ -43,7 +44,8 @@ def learning_rate(step: int, config: OptimConfig, max_steps: int) -> float:
 def sequence_length(step: int, config: Config) -> int:
     """Return the length of the sequences of update `step`, counted from 0.
 
-    See Li et al. 2021, 2108.06084: a model that begins with short sequences is more stable.
+    The length grows during the run if `train.length_warmup` is given: a training that begins with
+    short sequences is more stable (Li et al. 2021, 2108.06084).
     """
     phase_end = 0  # the step at which a phase with one length ends
     for length, num_steps in config.sequence_lengths():
@@ -72,12 +74,13 @@ def _warmup_stable_decay(step: int, config: OptimConfig, max_steps: int) -> floa
     `learning_rate` does the warmup, which is the same for all schedules. See Hu et al. 2024,
     2404.06395, section 4.
     """
-    # Without `optim.decay_steps` the decay takes the last fifth of the run.
+    # By default the decay takes the last fifth of the run.
     wanted_steps = config.decay_steps or max(1, max_steps // 5)
     # The decay cannot begin before the warmup has ended.
     steps_after_warmup = max(1, max_steps - config.warmup_steps)
     decay_steps = min(wanted_steps, steps_after_warmup)
-    # The fraction is above 1 before the decay begins, and below 0 after the last step of the run.
+    # The part of the decay that is left. It is above 1 before the decay begins, and below 0 after
+    # the last step of the run.
     fraction_left = (max_steps - step) / decay_steps
     return min(1.0, max(0.0, fraction_left))
 

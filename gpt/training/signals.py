@@ -25,9 +25,10 @@ class Interrupted(Exception):
 class SignalWatch:
     """Records the first signal inside this context, for `check`, which raises Interrupted for it.
 
-    A later signal restores the previous handlers and is passed on to them. An echo of the first
-    signal does nothing, since a shell and a launcher may both pass on the same Ctrl-C. A signal
-    that the parent process ignores, as `nohup` and background jobs of scripts do, stays ignored.
+    A later signal restores the previous handlers and is passed on to them. An echo, which follows
+    the first signal at once, does nothing: a shell and a launcher may both pass on the same Ctrl-C.
+    A signal that the parent process ignores, as `nohup` and background jobs of scripts do, stays
+    ignored.
 
     A signal to one of the processes that train together stops all of them at the same step.
     """
@@ -48,6 +49,7 @@ class SignalWatch:
 
     def check(self) -> None:
         """Raise Interrupted, once, if a signal has arrived in any process."""
+        # If the processes got different signals, all of them take the one with the highest number.
         received = self._world.all_reduce_max(self._received)
         if received:
             self._received = 0
@@ -59,8 +61,8 @@ class SignalWatch:
         if request is Request.FIRST:
             self._received = signum
             name = signal.Signals(signum).name
-            # The signal may have arrived while another line was written to the same stream. The
-            # stream then raises RuntimeError, and this line is left out.
+            # The signal may have interrupted this process while it wrote another line to the same
+            # stream. The stream then raises RuntimeError, and this line is left out.
             with suppress(RuntimeError):
                 self._report(f"{name}: saving after this step; send it again to stop at once")
         elif request is Request.LATER:
@@ -69,9 +71,9 @@ class SignalWatch:
     def _abort(self, signum: int) -> None:
         """Send a signal to the handler that was set outside this context."""
         self._handlers.close()
-        # The signal may have arrived while `__exit__` was restoring the handlers. A second `close`
-        # does nothing, so that the handler of this signal may still be `_handle`. The signal's
-        # default action then ends the process.
+        # `close` does nothing if this signal has interrupted `__exit__` while it was restoring the
+        # handlers. Then `_handle` may still be the handler of the signal, which would call this
+        # method again. So the default action of the system takes its place, which ends the process.
         if signal.getsignal(signum) == self._handle:
             signal.signal(signum, signal.SIG_DFL)
         signal.raise_signal(signum)

@@ -257,13 +257,13 @@ class Stepper:
                 is_last = index == len(inputs.micro_batches) - 1
                 # DDP averages the gradients over the processes in a backward pass. That is needed
                 # only once, in the pass that completes the sum over the micro-batches.
-                synchronization = nullcontext() if is_last else self.parallelism.no_sync()
-                with synchronization:
+                gradient_sync = nullcontext() if is_last else self.parallelism.no_sync()
+                with gradient_sync:
                     losses = self.objective(
                         self.parallelism.forward, batch, self.compute, inputs.mtp_scale
                     )
-                    mean = losses.minimized / inputs.num_tokens
-                    self.scaler.scale(mean).backward()  # type: ignore[no-untyped-call]
+                    loss_per_token = losses.minimized / inputs.num_tokens
+                    self.scaler.scale(loss_per_token).backward()  # type: ignore[no-untyped-call]
                 loss_parts.append(losses.cross_entropy / inputs.num_tokens)
                 for name, term in losses.terms.items():
                     term_parts.setdefault(name, []).append(term / inputs.num_tokens)

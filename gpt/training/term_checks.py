@@ -13,13 +13,14 @@ ALWAYS_LOGGED = ("loss", "learning_rate", "grad_norm")
 """Names that every training logs under `train/`, and which no loss term may therefore have."""
 
 
+# The caller may have turned gradients off, without which every term would be refused.
 @torch.inference_mode(False)
 @torch.enable_grad()
 def check_terms(config: Config, device: torch.device) -> None:
     """Try every loss term of a configuration on random logits.
 
-    A term has to be a sum over positions, which doubles with the batch. Training divides it by the
-    number of tokens, and so would make a mean tiny.
+    A term has to be a sum over positions, which is twice as large for a batch of twice the size.
+    Training divides it by the number of tokens, which would make a mean far too small.
 
     Args:
         config: its `model.vocab_size` must not be None.

@@ -77,7 +77,8 @@ class TrainingState:
         Raises:
             CheckpointError: a key is missing, or its value has a wrong type.
         """
-        # All fields have defaults, with which a state without a field would look like a new run's.
+        # Every field has a default, which is its value in a new run. A state that lacks a field would
+        # silently get this value, so that missing fields are refused here.
         missing_fields = [name for name in cls.__dataclass_fields__ if name not in values]
         if missing_fields:
             raise CheckpointError(f"state.json of the checkpoint has no {missing_fields[0]!r}")
@@ -91,9 +92,10 @@ class TrainingState:
 
 
 def check_like(name: str, value: Any, like: Tensor) -> None:
-    """Raise ValueError unless a loaded value is a contiguous tensor like another tensor.
+    """Raise ValueError unless a loaded value is a contiguous tensor with `like`'s shape and dtype.
 
-    Kernels update the value in place, and would read past its memory if it were smaller.
+    Kernels update the value in place without any check, and would write past its memory if it were
+    smaller.
     """
     expected = f"{tuple(like.shape)} {like.dtype}"
     if not isinstance(value, Tensor):
@@ -126,6 +128,7 @@ class Generators:
 
     def load_state_dict(self, states: list[dict[str, Any]]) -> None:
         """Restore the states of this process, or call `reseed`."""
+        # The checkpoint may come from another number of processes or another kind of device.
         num_cuda_states = 1 if self.device.type == "cuda" else 0
         if len(states) != self.world.size or len(states[0]["cuda"]) != num_cuda_states:
             self.reseed()

@@ -49,7 +49,8 @@ class Validation:
             return tokens
         if self.dataset.items is None:
             return tokens[: limit + 1]  # one more, since the first token is not predicted
-        # Items are read whole, up to the first one that reaches the limit, or else to the last one.
+        # Items are read whole: the last one is the first that ends at the limit or after it, or the
+        # last of the split if the split is shorter.
         ends = item_spans(tokens, self.dataset.items.end)[:, 1]
         last_item = int(np.searchsorted(ends, min(limit, ends[-1])))
         return tokens[: ends[last_item]]
@@ -67,8 +68,8 @@ class Validation:
             batches = full_batches(self.tokens, block_size, train.batch_size)
         else:
             batches = item_batches(self.tokens, block_size, train.batch_size, items)
-        # The last batches have other shapes, for which blocks would be compiled again. Matmuls are
-        # as exact as in training, so that both losses can be compared.
+        # The last batches have other shapes, for which torch would compile the blocks again. TF32
+        # is allowed as in training, so that the losses of both can be compared.
         with without_compilation(self.model), self.compute.allow_tf32():
             result = self.evaluate(self.model, batches, self.compute, poll)
         if not math.isfinite(result.loss):
@@ -80,12 +81,13 @@ class Validation:
     def sample(self, poll: Poll) -> str:
         """Return a sample, which is empty if `train.sample_tokens` is 0.
 
-        A model of questions and answers answers the first question of the validation split.
+        A model that was trained on questions and answers is given the first question of the
+        validation split; the sample then has this question and the model's answer.
         """
         length = self.config.train.sample_tokens
         params = self.config.sample.params(max_new_tokens=length)
         tokenizer = self.dataset.tokenizer
-        prompt: list[int] | None = None
+        prompt: list[int] | None = None  # without a prompt the model begins a new text
         question = ""
         if self.dataset.has_answers and length > 0:
             prompt = first_question(self.dataset, self.config.model.block_size)
