@@ -19,8 +19,8 @@ def training_dataset(loaded: Loaded) -> Dataset:
             f"{loaded.folder} has no record of its training corpus; give a text with --text-file"
         )
     tokens_folder = expand_home(loaded.config.data.dir, "data.dir") / "tokens"
-    # The state has the fingerprint of each text that the model was trained on, and each text has a
-    # folder of token files.
+    # The fingerprints of all texts that the model was trained on are in one string of the state.
+    # Each text has a folder of token files, which is named by its fingerprint.
     folders = token_folders(tokens_folder, str(loaded.state["data"]))
     for folder in folders:
         if not (folder / META).is_file():

@@ -23,12 +23,12 @@ def run_around(folder: Path) -> RunFolder | None:
     The folder may be the run's own folder or that of one of its checkpoints.
     """
     if folder.name in ("", ".."):
-        # The paths `.` and `..` do not contain the folder's name. Path.absolute would keep the
-        # `..`, and Path.resolve would follow links.
+        # The paths `.` and `..` do not contain the folder's name, which is compared below.
+        # `Path.absolute` would keep the `..`, and `Path.resolve` would follow links.
         folder = Path(os.path.abspath(folder))  # noqa: PTH100
     run_folders = [folder]
     parent = folder.parent
-    # The parent of a path without a folder, such as `step-10`, is `.`, which has no name either.
+    # The parent of a relative path with a single part, such as `step-10`, is `.` too.
     if parent.name in ("", ".."):
         parent = Path(os.path.abspath(parent))  # noqa: PTH100
     if parent.name == "checkpoints":
@@ -64,12 +64,15 @@ def find_checkpoint(path: Path | None, runs: Path, prefer: str = "best") -> Path
     if (target / MANIFEST).is_file():
         return target
 
-    # The target is a run folder, or `best` or `last` in a run folder. These two are no files, since
-    # the files of the pointers are best.json and last.json. `find_place` returns no other path that
-    # does not exist, so that such a path is a pointer.
+    # The target is a run folder, or RUN/best or RUN/last. The latter do not exist, since the files
+    # of these pointers are best.json and last.json. Any other path from `find_place` exists.
     is_pointer = not target.exists()
-    run = RunFolder(target.parent if is_pointer else target)
-    pointer = target.name if is_pointer else prefer
+    if is_pointer:
+        run = RunFolder(target.parent)
+        pointer = target.name
+    else:
+        run = RunFolder(target)
+        pointer = prefer
     damaged = run.damaged_pointer(pointer)
     if damaged is not None:
         raise CheckpointError(f"{damaged}; give a folder in {run.path / 'checkpoints'} instead")
@@ -79,8 +82,8 @@ def find_checkpoint(path: Path | None, runs: Path, prefer: str = "best") -> Path
     newest = _newest_checkpoint(run)
     if newest is None:
         raise CheckpointError(f"{target} holds no checkpoint; train first, or give another run")
-    # A run has no best checkpoint before its first evaluation. If the user named only the run, any
-    # of its checkpoints will do.
+    # The run has checkpoints, but not the one that is looked for: before the first evaluation there
+    # is no best one. If the user named only the run, its newest checkpoint is taken.
     if is_pointer:
         raise CheckpointError(f"{run.path} has no {pointer} checkpoint; give {newest} instead")
     return newest
@@ -162,7 +165,7 @@ def find_place(path: Path, runs: Path) -> Path | None:
     for candidate in candidates:
         folder = _folder_of(candidate)
         if holds_model(folder):
-            # `best` and `last` are returned as they are: `find_checkpoint` reads these pointers.
+            # RUN/best and RUN/last are returned as they are, for `find_checkpoint` to follow them.
             return folder if candidate.is_file() else candidate
     for candidate in candidates:
         if _folder_of(candidate).exists():
@@ -172,7 +175,7 @@ def find_place(path: Path, runs: Path) -> Path | None:
 
 def holds_model(folder: Path) -> bool:
     """Return whether a folder is a checkpoint, or the folder of a run that has saved one."""
-    # config.yaml is required because other programs write a manifest.json too.
+    # A manifest.json alone does not tell a checkpoint, since other programs use that name too.
     if not (folder / "config.yaml").is_file():
         return False
     run = RunFolder(folder)
@@ -181,7 +184,7 @@ def holds_model(folder: Path) -> bool:
 
 def _folder_of(path: Path) -> Path:
     """Return the folder that contains a file or a pointer; return any other path as it is."""
-    # `best` itself does not exist: the file of the pointer is best.json.
+    # A user writes RUN/best for the checkpoint that RUN/best.json names.
     is_pointer = path.name in ("best", "last") and not path.exists()
     if is_pointer or path.is_file():
         return path.parent
@@ -193,15 +196,16 @@ def similar_run(path: Path, runs: Path) -> str:
 
     The text suggests a folder with a similar name, or else lists the newest runs.
     """
-    # A path that begins with the name of a run is taken as a path below `runs`.
+    # A path such as NAME/step-10, where NAME is a run, is meant to be below `runs`.
     if path.parts and (runs / path.parts[0]).is_dir():
         path = runs / path
-    # The first missing part of the path is probably misspelled.
+    # The path is cut after its first part that does not exist, which is probably misspelled.
     while not path.parent.exists():
         path = path.parent
-    # For a name without a folder, the runs are suggested and not the current folder's content.
+    # A single name is meant to be that of a run, so that it is compared with the names of the runs,
+    # and not with those in the current folder.
     parent = path.parent if path.parent != Path() else runs
-    # `glob` finds nothing where the folder is missing, for which `iterdir` would raise.
+    # `glob` finds nothing if the folder does not exist, for which `iterdir` would raise an error.
     folder_names = [entry.name for entry in parent.glob("*") if entry.is_dir()]
     suggestion = nearest(path.name, folder_names)
     if suggestion:

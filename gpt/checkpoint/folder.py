@@ -57,7 +57,7 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     try:
         make_folder(folder.parent)
         with temporary_folder(folder) as temporary:
-            # A new temporary folder can be read only by its owner.
+            # Python makes temporary folders that only their owner can read. Others may read a run.
             temporary.chmod(READABLE_FOLDER)
             write_files(temporary, _serialize(checkpoint))
             _move_into_place(temporary, folder)
@@ -76,7 +76,8 @@ def read_checkpoint(folder: Path, training: bool = True) -> Checkpoint:
         CheckpointError: a file is missing, damaged or not of this format, or a plugin is missing;
             the message names the file or the plugin.
     """
-    check_sizes(folder)  # first, because reading files of a wrong size could fill the memory
+    # The sizes are checked before any file is read, since a huge file could fill the memory.
+    check_sizes(folder)
     names = [name for name in FILES if training or name != "optimizer.pt"]
     files = read_files(folder, names)
     with _parsing(folder, "model.safetensors", files) as content:
@@ -87,7 +88,8 @@ def read_checkpoint(folder: Path, training: bool = True) -> Checkpoint:
             training_state = _require_dict(load_pickle(io.BytesIO(content)))
     with _parsing(folder, "state.json", files) as content:
         state = _require_dict(parse_json(content))
-        # The plugins are checked first: without them, the configuration may have unknown names.
+        # The plugins are checked before the configuration is parsed: without them it may have names
+        # that are not known, whose error would not tell the user which plugin is missing.
         require_plugins(state.get("plugins"))
     with _parsing(folder, "config.yaml", files) as content:
         config = parse_config(content.decode("utf-8"), str(folder / "config.yaml"))
@@ -110,7 +112,7 @@ def _parsing(folder: Path, name: str, files: Mapping[str, bytes]) -> Iterator[by
         # The message says what is wrong, but not in which checkpoint.
         raise CheckpointError(f"{folder}: {error}") from None
     except Exception as error:
-        # A parser, above all one of pickles, can raise any error for bytes that a stranger made.
+        # For a damaged or malicious file a parser can raise any error.
         raise CheckpointError(f"{folder / name} cannot be read: {explained(error)}") from None
 
 
@@ -149,18 +151,19 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
         path.write_bytes(content)
         path.chmod(READABLE_FILE)  # a strict umask would keep others from reading the file
         sync_file(path)
-    sync_folder(folder)  # otherwise a file may be missing from the folder after a power cut
+    # The folder's list of files is flushed too: without it, a file could be gone after a power cut.
+    sync_folder(folder)
 
 
 def _move_into_place(temporary: Path, folder: Path) -> None:
     """Rename a temporary folder to `folder`.
 
-    A rename cannot replace a folder that has content. An existing folder is first moved aside,
-    under a name at which readers look too, so that a crash between the two renames loses nothing.
+    A rename cannot replace a folder that has content. So an existing folder is first renamed to end
+    in `.old`. Readers look there too, so that a crash between the two renames loses nothing.
     """
     aside = folder.with_name(folder.name + ".old")
-    # If `folder` does not exist, such a crash may have left `aside` as the only copy. Then `aside`
-    # stays until the new folder is in place.
+    # After such a crash `aside` is the only copy, and `folder` does not exist. Then `aside` stays
+    # until the new folder is in place.
     if folder.exists():
         shutil.rmtree(aside, ignore_errors=True)  # an older copy, which is not needed any more
         folder.rename(aside)
@@ -178,7 +181,8 @@ def _move_into_place(temporary: Path, folder: Path) -> None:
 def read_state(folder: Path) -> dict[str, Any]:
     """Read and verify the state of a checkpoint (step, losses, counters), but no other file."""
     path = folder / "state.json"
-    # If the manifest does not list the file, the empty content raises the error below.
+    # If the manifest does not list the file, `read_files` leaves it out. Its content is then taken
+    # for empty, for which `parse_json` raises an error.
     content = read_files(folder, [path.name]).get(path.name, b"")
     try:
         return dict(parse_json(content))

@@ -63,8 +63,8 @@ def load_trained(
     with announce_if_slow(report, "loading the model"):
         folder, checkpoint = _find_and_read(path, runs)
         model = build_model(checkpoint, folder)
-        # `quantize` refuses weights that are quantized already, so that it is called only if the
-        # format changes.
+        # `quantize` refuses weights that are quantized already, even to the same format. So it is
+        # called only if the format changes.
         if weights is not None and weights != weights_format(model):
             model = quantize(model, weights)
         model = model.to(device).eval()
@@ -77,7 +77,8 @@ def _find_and_read(path: Path | None, runs: Path) -> tuple[Path, Checkpoint]:
     A training may remove the checkpoint after it was found and before it is read. The run then has
     a newer checkpoint, which a second search finds.
     """
-    # If the same error comes twice, the checkpoint is missing or damaged, and not just removed.
+    # If a checkpoint was removed, the second search finds another one. If the same error comes
+    # twice, the checkpoint is missing or damaged, and the search ends.
     last_message = None
     while True:
         try:
@@ -93,8 +94,8 @@ def _find_and_read(path: Path | None, runs: Path) -> tuple[Path, Checkpoint]:
 def build_model(checkpoint: Checkpoint, folder: Path) -> GPT:
     """Build a model with the checkpoint's weights on the CPU, in training mode.
 
-    The files of a checkpoint may not fit each other. Everything is compared before memory is
-    allocated for the sizes that config.yaml states.
+    The files of a checkpoint that a stranger made may not fit each other. They are compared before
+    memory is allocated, since config.yaml may state sizes that would fill the memory.
 
     Args:
         folder: the checkpoint's folder, for messages.
@@ -105,19 +106,19 @@ def build_model(checkpoint: Checkpoint, folder: Path) -> GPT:
         raise CheckpointError(
             f"{folder}: the tokenizer has {num_ids} ids, the model {config.vocab_size}"
         )
-    # A weight with a name such as `h.3.attn.c_q.weight` belongs to block 3. Blocks are counted
-    # first, since with a wrong n_layer even a model on the meta device takes long to build.
+    # The number in a name such as `h.3.attn.c_q.weight` is that of the block. Blocks are counted
+    # first, since with a huge n_layer even a model without memory would take long to build.
     block_indices = {name.split(".")[1] for name in checkpoint.model if name.startswith("h.")}
     if len(block_indices) != config.n_layer:
         raise CheckpointError(
             f"{folder}: config.yaml has n_layer {config.n_layer}, "
             f"model.safetensors {len(block_indices)} blocks"
         )
-    # Building a model draws random initial weights, which are overwritten below. This must not
-    # change the caller's random number generator.
+    # A new model draws random initial weights, which are overwritten below. `fork_rng` restores the
+    # random generator of the caller at its end.
     with torch.random.fork_rng(devices=[]):
         try:
-            # On the meta device, no size in config.yaml allocates memory.
+            # On torch's meta device tensors have shapes, but no memory.
             with meta_device():
                 meta_model = GPT(config)
             check_weights(_in_format(meta_model, checkpoint.model), checkpoint.model, folder)
@@ -128,7 +129,8 @@ def build_model(checkpoint: Checkpoint, folder: Path) -> GPT:
         check_tables(meta_model, checkpoint.model, folder / "config.yaml")
         # All sizes have been checked, so that memory may be allocated now.
         model = _in_format(GPT(config), checkpoint.model)
-    # Not strict, because the weights leave out a tied head; `check_weights` compared all names.
+    # A strict load would require the tied head too, which a checkpoint leaves out. `check_weights`
+    # has compared all other names.
     model.load_state_dict(checkpoint.model, strict=False)
     return model
 
@@ -136,8 +138,8 @@ def build_model(checkpoint: Checkpoint, folder: Path) -> GPT:
 def check_tables(model: GPT, weights: Mapping[str, Tensor], source: str | Path) -> None:
     """Raise CheckpointError if a model's position tables are unreasonably large.
 
-    The tables are computed from `block_size` and are not in the files, so that no other check
-    limits how much memory they take.
+    The tables are computed from `block_size` in config.yaml. They are not in model.safetensors, so
+    that the size of that file does not limit how much memory they take.
 
     Args:
         model: a model, which may be on the meta device.
@@ -183,10 +185,14 @@ def bare_checkpoint(
         sample: how the model samples; None means the defaults.
         items: what text the model was trained on, see `DataConfig.items`.
     """
-    data = DataConfig.model_validate({"tokenizer": tokenizer.to_dict()["type"], "items": items})
+    tokenizer_type = tokenizer.to_dict()["type"]
+    # `model_validate` checks the two strings, for which the constructor has narrower types.
+    data = DataConfig.model_validate({"tokenizer": tokenizer_type, "items": items})
     config = Config(model=model.config, data=data, sample=sample or SampleConfig())
     weights = {name: value.detach().cpu() for name, value in weights_of(model).items()}
-    full_state = {"step": 0, **(state or {})}
+    full_state: dict[str, Any] = {"step": 0}
+    if state is not None:
+        full_state |= state
     # The training state is empty, since no optimizer of this package has made these weights.
     return Checkpoint(weights, training={}, state=full_state, config=config, tokenizer=tokenizer)
 
@@ -194,7 +200,8 @@ def bare_checkpoint(
 def load_weights(model: GPT, weights: dict[str, Tensor], folder: Path) -> None:
     """Copy saved weights into a model, in place; raise CheckpointError if they do not fit it."""
     check_weights(model, weights, folder)
-    # Not strict, because the weights leave out a tied head; `check_weights` compared all names.
+    # A strict load would require the tied head too, which a checkpoint leaves out. `check_weights`
+    # has compared all other names.
     model.load_state_dict(weights, strict=False)
 
 

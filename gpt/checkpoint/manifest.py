@@ -54,7 +54,7 @@ def check_sizes(folder: Path) -> None:
     _require_memory(folder, entries)
     for name, entry in entries.items():
         _check_size(_path_of(folder, name), entry)
-    # Only now, since the loop has checked that each entry states a size.
+    # This comes last, since it reads the sizes, which the loop has checked.
     _require_plausible_optimizer(folder, entries)
 
 
@@ -65,11 +65,16 @@ def read_files(folder: Path, names: Sequence[str]) -> dict[str, bytes]:
         The contents of the files, by name.
     """
     entries = _read_manifest(folder)
-    return {name: _read_verified(folder / name, entries[name]) for name in names if name in entries}
+    listed_names = [name for name in names if name in entries]
+    return {name: _read_verified(folder / name, entries[name]) for name in listed_names}
 
 
 def _path_of(folder: Path, name: str) -> Path:
-    """Return the path of a file in the folder, even if the manifest names a file outside of it."""
+    """Return the path of a file in the folder.
+
+    A malicious manifest may have a name such as ../../file. Only its last part is used, so that no
+    file outside of the folder is read.
+    """
     return folder / Path(name).name
 
 
@@ -79,7 +84,8 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     An entry has a size and a sha256, unless the manifest is damaged.
     """
     try:
-        # A damaged manifest may have any JSON values: `int` and `dict` raise errors for wrong ones.
+        # A damaged manifest may have any JSON values. `int` raises an error for what is not a
+        # number, and `dict` for what is not an object.
         manifest = parse_json(read_file(folder / MANIFEST, MAX_SMALL_JSON_BYTES))
         version = int(manifest["format"])
         entries = dict(manifest["files"])
@@ -98,7 +104,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
 
 def _require_memory(folder: Path, entries: dict[str, Any]) -> None:
     """Raise CheckpointError if the files together are larger than the available memory."""
-    # Damaged entries are left out here, because `_check_size` reports them.
+    # Entries without a size are skipped here; `_check_size` reports them later.
     sizes = [entry.get("size") for entry in entries.values() if isinstance(entry, dict)]
     needed = sum(size for size in sizes if isinstance(size, int))
     available = available_bytes(torch.device("cpu"))
@@ -127,7 +133,8 @@ def _require_plausible_optimizer(folder: Path, entries: dict[str, Any]) -> None:
 def _read_verified(path: Path, entry: Any) -> bytes:
     """Read a file, and compare its size and its hash with its entry in the manifest."""
     size = _check_size(path, entry)
-    # The limit holds if the file grows before it is read. It is lower for a file that is parsed.
+    # `read_file` reads no more than this, even if the file has grown since its size was checked.
+    # Files that are parsed have a lower limit.
     max_bytes = min(size, MAX_PARSED_BYTES.get(path.name, size))
     try:
         content = read_file(path, max_bytes)
@@ -142,7 +149,7 @@ def _check_size(path: Path, entry: Any) -> int:
     try:
         size = path.stat().st_size
     except (OSError, ValueError) as error:
-        # A name that no file can have, such as one with a null byte, raises ValueError.
+        # `stat` raises ValueError for a name that no file can have, such as one with a null byte.
         raise CheckpointError(f"cannot read {path}: {explained(error)}") from None
     if not isinstance(entry, dict) or size != entry.get("size"):
         raise CheckpointError(

@@ -23,19 +23,20 @@ def load_pickle(file: BinaryIO) -> Any:
     Raises:
         ValueError: the file would execute code or take more memory than its size, or is damaged.
     """
-    # The messages of ValueErrors inside of `try` are never shown: `except` replaces them.
+    # The messages of the ValueErrors inside `try` are for readers of this code: `except` replaces
+    # them with one for the user.
     try:
-        # The zip archive is inspected by torch's own reader, since another reader may see other
-        # entries in a malicious archive.
+        # The file is a zip archive. It is inspected by torch's own reader: in a malicious archive
+        # another reader, such as Python's, may see other entries than `torch.load` does.
         archive = torch._C.PyTorchFileReader(file)
         sizes = [archive.get_record_size(name) for name in archive.get_all_records()]
         file_size = file.seek(0, os.SEEK_END)
         if sum(sizes) > file_size:
-            # `torch.save` does not compress. A small compressed file could expand to fill the
-            # memory.
+            # `torch.save` does not compress. A small compressed file could expand until it fills
+            # the memory.
             raise ValueError("compressed")
         pickled = archive.get_record("data.pkl")
-        # Torch allows a pickle to call `bytearray(n)`, by which a few bytes could fill the memory.
+        # `torch.load` lets a pickle call `bytearray(n)`, so that a few bytes could fill the memory.
         if b"bytearray" in pickled:
             raise ValueError("bytearray")
         if deepest_tuple(pickled) > MAX_DEPTH:
@@ -43,8 +44,9 @@ def load_pickle(file: BinaryIO) -> Any:
         file.seek(0)
         return torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:
-        # An unpickler can raise any error. Torch's message names a forbidden function as `GLOBAL
-        # name`, and advises how to run the file all the same: that advice is left out here.
+        # `torch.load` can raise any error. If the pickle calls a forbidden function, the message
+        # has the text "GLOBAL name", and advises how to run the file all the same. Only the name
+        # is taken from it.
         forbidden = re.search(r"GLOBAL (\S+)", str(error))
         if forbidden:
             reason = f"it would run {quoted(forbidden[1])}"
@@ -57,8 +59,7 @@ def deepest_tuple(pickled: bytes) -> int:
     """Return how deeply tuples are nested in a pickle, without building its values.
 
     A pickle is a program for a machine that has a stack of values, and a memo that stores values
-    for later use. This function runs the program with the depth of each value in place of the
-    value.
+    for later use. This function runs the program, but computes only how deep each value is.
     """
     deepest = 0
     stack: list[int | None] = []  # a depth for each value, and None for each mark
@@ -74,8 +75,8 @@ def deepest_tuple(pickled: bytes) -> int:
         elif "GET" in operation.name:
             stack.append(memo[argument])
         else:
-            # Every result is as deep as the deepest value that it contains, and a tuple is deeper
-            # by one. Lists and dictionaries are not hashed, but they may lie between two tuples.
+            # A tuple is deeper by one than the deepest value that it contains. Any other value is
+            # as deep as the deepest one that it contains, since a list may lie between two tuples.
             depth = max(_pop_arguments(operation, stack), default=0)
             if "TUPLE" in operation.name:
                 depth += 1

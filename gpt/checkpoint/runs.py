@@ -72,7 +72,7 @@ class RunFolder:
     def lock(self) -> None:
         """Keep other processes from training this run until `unlock` or the end of this process."""
         try:
-            # The file of the lock is beside the run's folder, which may not exist yet.
+            # The lock is a file beside the run's folder, since that folder may not exist yet.
             make_folder(Path(self._lock.lock_file).parent)
             self._lock.acquire(timeout=PROBE_SECONDS)
         except Timeout:
@@ -88,19 +88,21 @@ class RunFolder:
         if self._lock.is_locked:
             file = Path(self._lock.lock_file)
             with suppress(OSError):
-                # The file is removed before the release, while no other process can hold the lock.
-                # A process that has the file open already finds it gone and makes a new one.
+                # The file is removed while this process still holds the lock. After the release,
+                # another process might have locked the same file. A process that is waiting for the
+                # lock finds the file gone, and makes a new one.
                 file.unlink()
             self._lock.release()
             with suppress(OSError):
-                # This removes `runs` if the run wrote nothing: only an empty folder can be removed.
+                # `lock` may have made the folder of all runs. `rmdir` removes it only if it is
+                # empty, since this run has written nothing.
                 file.parent.rmdir()
 
     def is_being_trained(self) -> bool:
         """Return whether this process or another one holds the lock."""
         if self._lock.is_locked:
             return True
-        # `unlock` removes the file of the lock. Acquiring the lock below would make a new file.
+        # Without the file nobody holds the lock. To acquire it below would make a new file.
         if not Path(self._lock.lock_file).is_file():
             return False
         try:
@@ -110,7 +112,7 @@ class RunFolder:
         except Timeout:
             return True
         except OSError:
-            # The filesystem has no locks. `lock` fails there too, so that no run is trained on it.
+            # This file system has no locks. No run can be trained on it, since `lock` fails too.
             return False
 
     @cached_property
@@ -122,27 +124,28 @@ class RunFolder:
 
     def create(self, config: Config) -> None:
         """Create the folder and write the resolved configuration into it."""
-        # Old checkpoints and samples are removed later: through a link, other files of the user
-        # would be removed.
+        # A training removes old checkpoints and samples. If one of these folders were a link, other
+        # files of the user would be removed or overwritten.
         for path in (self.samples, self.snapshots, self.path / "checkpoints", *self.files):
             if path.is_symlink():
                 raise CheckpointError(
                     f"{path} is a link; a run writes only below its own folder, set run.dir instead"
                 )
         for file in self.files:
-            # The file could be a named pipe, and opening a pipe would wait for a reader.
+            # A named pipe, for example, would make the training wait until somebody reads it.
             if file.exists() and not file.is_file():
                 raise CheckpointError(
                     f"{file} is not a regular file; remove it, or set run.dir to another folder"
                 )
         try:
-            make_folder(self.samples)
+            make_folder(self.samples)  # and the run's folder around it
             self._remove_unfinished()
             write_atomic(self.path / "config.yaml", dump_config(config).encode())
         except OSError as error:
             raise self._unwritable(error) from None
 
     def _unwritable(self, error: OSError) -> CheckpointError:
+        """Return an error for the user that says that the run's folder cannot be written."""
         return CheckpointError(
             f"cannot write the run folder {self.path}: {error.strerror}; "
             "set run.dir to one to write and lock"
@@ -170,8 +173,8 @@ class RunFolder:
             if match and folder.is_dir():
                 is_replacement = match[2] is None  # the name does not end in `.old`
                 found.append((int(match[1]), is_replacement, folder))
-        # The folders are sorted by step. Of one step, the replacement comes before the folder that
-        # was moved aside, since True is greater than False.
+        # The newest step comes first. If a step has two folders, the replacement comes before the
+        # one that was moved aside, since True is greater than False.
         found.sort(reverse=True)
         return [folder for _, _, folder in found]
 
@@ -188,18 +191,18 @@ class RunFolder:
             The folder of the new checkpoint.
         """
         if not (self.path / "config.yaml").is_file():
-            # The user has deleted the folder during the run: the training goes on in a new folder.
+            # The user has deleted the folder during the run. The training is not lost: it goes on
+            # in a new folder.
             self.create(checkpoint.config)
         step = int(checkpoint.state["step"])
         folder = self.path / "checkpoints" / _folder_name(step)
         write_checkpoint(folder, checkpoint)
-        # Older checkpoints may be removed below: first make sure that the new one can be read.
+        # The new checkpoint is read back from the disk before older ones are removed.
         verify_checkpoint(folder)
         if best:
             self._point("best", checkpoint.state)
         self._point("last", checkpoint.state)
-        # Old checkpoints are removed last, so that after a crash there may be too many of them, but
-        # never too few.
+        # Old checkpoints are removed last: a crash before leaves too many of them, and not too few.
         self._remove_old(step, keep_last)
         return folder
 
@@ -219,8 +222,8 @@ class RunFolder:
             state: the checkpoint's progress, with its `step`.
         """
         if self.has(folder):
-            # The pointer is set before the files are removed: if the process is killed in between,
-            # a training that continues from `last` writes these files anew.
+            # The pointer is set before the files are removed. If the process is killed in between,
+            # the next training continues from this checkpoint, and writes the files anew.
             self._point("last", state)
         # Later samples and snapshots belong to steps that the training is going to repeat.
         try:
@@ -247,7 +250,8 @@ class RunFolder:
         try:
             pointer = parse_json(read_file(self.path / f"{name}.json", MAX_SMALL_JSON_BYTES))
             folder = self.path / "checkpoints" / _folder_name(pointer["step"])
-            # The pointer states its step twice, so that a flipped bit in one of the two is noticed.
+            # The pointer has its step twice, as a number and in the name of the folder. If they
+            # differ, the file is damaged.
             is_consistent = pointer["checkpoint"] == f"checkpoints/{folder.name}"
         except (OSError, ValueError, KeyError, TypeError):
             return None
@@ -263,9 +267,9 @@ class RunFolder:
     def restore_best(self, step: int) -> bool:
         """Point `best` to the checkpoint of the best step.
 
-        The pointer may be missing or damaged, or out of date because a process was killed before it
-        wrote the pointer. If the pointer leads nowhere and the checkpoint of the best step is gone
-        too, the pointer is removed, since no best checkpoint is known any more.
+        The pointer may be missing or damaged, or of an earlier checkpoint because a process was
+        killed before it wrote the pointer. If the pointer leads nowhere and the checkpoint of the
+        best step is gone too, the pointer is removed, since no best checkpoint is known any more.
 
         Args:
             step: the step with the lowest validation loss; negative if there was no validation yet.
@@ -277,13 +281,14 @@ class RunFolder:
         if step >= 0:
             folder = _existing(self.path / "checkpoints" / _folder_name(step))
         try:
-            # The state is read for its validation loss, which the pointer names too.
             if folder is not None:
+                # The pointer also has the validation loss, which is in the checkpoint's state.
                 self._point("best", read_state(folder))
             elif self.pointed("best") is None:
                 (self.path / "best.json").unlink(missing_ok=True)
         except CheckpointError:
-            # The checkpoint of the best step is damaged: the pointer stays as it is.
+            # The checkpoint of the best step is damaged. The pointer stays as it is, since it may
+            # lead to another checkpoint that can be read.
             pass
         except OSError as error:
             raise self._unwritable(error) from None
@@ -307,8 +312,9 @@ class RunFolder:
         if damaged_pointer is not None:
             messages.append(damaged_pointer)
         last = self.pointed("last")
-        # The sort is stable: `last`, whose key is False, comes first, and the other folders stay in
-        # their order, newest first. Reading a folder without a manifest fails, which is reported.
+        # The folders are sorted already, the newest first. Sorting is stable and False is less than
+        # True, so that `last` moves to the front and the others keep their order. Folders without a
+        # manifest are tried too, so that the user is told that they cannot be read.
         folders = sorted(self._step_folders(), key=lambda folder: folder != last)
         failures: list[str] = []
         for folder in folders:
@@ -336,16 +342,17 @@ class RunFolder:
     def _remove_old(self, step: int, keep_last: int) -> None:
         """Remove all but the newest `keep_last` checkpoints and those that a pointer names.
 
-        Checkpoints of steps after `step` were saved before the run was resumed at an earlier step:
-        they count as older than all others. While the pointer `best` cannot be read, nothing is
-        removed, since any of the checkpoints may be the best.
+        Checkpoints of steps after `step`, the present one, were saved before the run was resumed at
+        an earlier step. So they count as older than all others. While best.json cannot be read,
+        nothing is removed, since any of the checkpoints may be the best.
         """
         self._remove_unfinished()
         is_best_unreadable = self._named_by("best") is None and (self.path / "best.json").exists()
         if is_best_unreadable:
             return
         pointed = {self.pointed("best"), self.pointed("last")}
-        # The sort is stable: first the checkpoints up to `step`, newest first, then those after it.
+        # Sorting is stable and False is less than True: the checkpoints up to `step` come first,
+        # with the newest at the front, and then those after `step`.
         ranked = sorted(self.checkpoints(), key=lambda folder: _step_of(folder) > step)
         for folder in ranked[keep_last:]:
             if folder not in pointed:
@@ -366,7 +373,7 @@ def step_files(folder: Path) -> dict[int, Path]:
 
     The result is empty if the folder does not exist.
     """
-    found = []
+    found: list[tuple[int, Path]] = []
     for path in folder.glob("step-*"):
         match = _STEP_FILE.fullmatch(path.name)
         if match:

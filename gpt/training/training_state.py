@@ -77,7 +77,7 @@ class TrainingState:
         Raises:
             CheckpointError: a key is missing, or its value has a wrong type.
         """
-        # Every field has a default, which is its value in a new run. A state that lacks a field would
+        # Every field has a default, which is its value in a new run. A state without a field would
         # silently get this value, so that missing fields are refused here.
         missing_fields = [name for name in cls.__dataclass_fields__ if name not in values]
         if missing_fields:
