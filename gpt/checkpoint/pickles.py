@@ -39,6 +39,7 @@ def load_pickle(file: BinaryIO) -> Any:
         # `torch.load` lets a pickle call `bytearray(n)`, so that a few bytes could fill the memory.
         if b"bytearray" in pickled:
             raise ValueError("bytearray")
+        # Python hashes nested tuples recursively, and too many levels would overflow the stack.
         if deepest_tuple(pickled) > MAX_DEPTH:
             raise ValueError("nested too deeply")
         file.seek(0)
@@ -81,7 +82,7 @@ def deepest_tuple(pickled: bytes) -> int:
             if "TUPLE" in operation.name:
                 depth += 1
             deepest = max(deepest, depth)
-            num_results = len(operation.stack_after)
+            num_results = len(operation.stack_after)  # mostly 1, but 0 for POP and 2 for DUP
             stack.extend([depth] * num_results)
     return deepest
 

@@ -100,7 +100,7 @@ class Event:
         Raises:
             InputError: the training itself uses the name, or the value is not a single number.
         """
-        # A line of metrics.jsonl has its numbers by name, and that of the step by the name `step`.
+        # Each line of metrics.jsonl has the key `step` for the number of the step.
         is_possible_name = isinstance(name, str) and name not in ("", "step")
         if not is_possible_name or name.startswith(RESERVED_PREFIXES):
             raise InputError(

@@ -62,33 +62,33 @@ class MonitorGroup(Monitor):
 
     def start(self, step: int, evaluated: bool = True) -> None:
         for monitor in self._monitors:
-            with self._warning_of(monitor):
+            with self._warn_once(monitor):
                 monitor.start(step, evaluated)
         # A monitor that could not start has no file to write to, so that it is not called again.
         self._monitors = [monitor for monitor in self._monitors if monitor not in self._failed]
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         for monitor in self._monitors:
-            with self._warning_of(monitor):
+            with self._warn_once(monitor):
                 monitor.scalars(step, values)
 
     def sample(self, step: int, text: str) -> None:
         for monitor in self._monitors:
-            with self._warning_of(monitor):
+            with self._warn_once(monitor):
                 monitor.sample(step, text)
 
     def progress(self, step: int, loss: float | None) -> None:
         for monitor in self._monitors:
-            with self._warning_of(monitor):
+            with self._warn_once(monitor):
                 monitor.progress(step, loss)
 
     def close(self) -> None:
         for monitor in self._monitors:
-            with self._warning_of(monitor):
+            with self._warn_once(monitor):
                 monitor.close()
 
     @contextmanager
-    def _warning_of(self, monitor: Monitor) -> Iterator[None]:
+    def _warn_once(self, monitor: Monitor) -> Iterator[None]:
         """Report the first OSError of a monitor as a warning, and ignore the errors that follow."""
         try:
             yield

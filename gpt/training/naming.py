@@ -167,14 +167,19 @@ def choose_folder(wanted: WantedRun) -> Choice:
     existing = _find_run(changes, wanted)
     if existing is not None:
         return Choice(existing)
-    new = _free_folder(folder)
+    new_folder = _free_folder(folder)
     if not changes:
-        return Choice(new)  # no other run has this name
-    return Choice(new, _explain_new_name(changes, new, wanted))
+        return Choice(new_folder)  # no other run has this name
+    return Choice(new_folder, _explain_new_name(changes, new_folder, wanted))
 
 
 def _runs_of_name(folder: Path, name: str) -> list[Path]:
-    """Return the folders of the runs that wanted a name: NAME first, then NAME-2, NAME-3, ..."""
+    """Return the folders of the runs with a `run.name`: NAME first, then NAME-2, NAME-3, ...
+
+    Args:
+        folder: the folder NAME.
+        name: the `run.name`. It is another one than NAME if a user has renamed the folder.
+    """
     folders_by_number: dict[int, Path] = {}
     siblings = folder.parent.iterdir() if folder.parent.is_dir() else ()
     for path in siblings:
@@ -188,13 +193,13 @@ def _runs_of_name(folder: Path, name: str) -> list[Path]:
     for _, path in sorted(folders_by_number.items()):
         # The folder NAME-2 may have a run that a user has named NAME-2. The configuration of that
         # run has the name NAME-2, whereas a second run of NAME has NAME.
-        if _wanted_name(path) == name:
+        if _configured_name(path) == name:
             runs.append(path)
     return runs
 
 
-def _wanted_name(folder: Path) -> Any:
-    """Return the name that was wanted for the run in a folder: `run.name` of its configuration.
+def _configured_name(folder: Path) -> Any:
+    """Return `run.name` in the configuration of the run in a folder.
 
     None means that there is no run, or that its configuration cannot be read.
     """
@@ -299,6 +304,7 @@ def _is_finished(folder: Path) -> bool:
         # refused. Terms do not matter here, and are left out.
         section = {**_read_document(folder)["train"], "loss_terms": {}}
         train = TrainConfig.model_validate(section)
+        # `from_dict` raises CheckpointError if no state could be read.
         state = TrainingState.from_dict(_last_state(RunFolder(folder)))
         return state.is_over(train)
     except (ConfigError, CheckpointError, KeyError, TypeError, ValidationError):

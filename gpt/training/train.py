@@ -111,18 +111,20 @@ def build_trainer(
     with world.together():
         compute = _choose_compute(config, host)
     runs = runs_of(config)
-    checkpoint = world.rank_zero(lambda: find_resumed(resume, runs))
+    # The folder of a checkpoint; or `auto`, if it is looked for once the run's folder is known; or
+    # None for a new run.
+    resumed = world.rank_zero(lambda: find_resumed(resume, runs))
     # The text is prepared before the folder is chosen: if the run of that name was trained on
     # another text, this run gets a new folder. With `train.init_from` the text is encoded later,
     # since the tokenizer comes from the checkpoint, which is read after the folder is chosen.
     data = None
     if config.train.init_from is None:
         data = _prepare_data(config, host)
-    wanted = WantedRun(loaded, config, data, checkpoint, allow_config_change)
+    wanted = WantedRun(loaded, config, data, resumed, allow_config_change)
     # From here on the folder is locked, so that no other process trains this run.
     run, note_on_folder = claim_folder(wanted, world)
     try:
-        start = world.rank_zero(lambda: find_start(config, run, checkpoint, host.report))
+        start = world.rank_zero(lambda: find_start(config, run, resumed, host.report))
         if data is None:
             # `train.init_from` is given, so that the run begins with a checkpoint: the one that
             # this key names, or the last one of this run if the run is resumed.
@@ -206,9 +208,10 @@ def _prepare_data(config: Config, host: Host, tokenizer: Tokenizer | None = None
 
 
 def _saved_vocab_size(config: Config, start: Start) -> int:
-    """Return the vocabulary size of the model that `train.init_from` names, or 0 without a model.
+    """Return the vocabulary size of the model that `train.init_from` names, or 0 if there is none.
 
-    The run keeps this size even if it was padded to a round number.
+    The run keeps this size even if it was padded to a round number, since the embedding of the
+    pretrained model has as many rows.
     """
     if config.train.init_from is None or isinstance(start, New):
         return 0
@@ -218,9 +221,13 @@ def _saved_vocab_size(config: Config, start: Start) -> int:
 
 
 def fill_in(config: Config, data: Dataset, min_vocab_size: int = 0) -> Config:
-    """Return the configuration with `model.vocab_size` filled in, at least `min_vocab_size`.
+    """Return the configuration with `model.vocab_size` filled in.
 
     For a corpus of items, the ids at which a sample begins and ends are filled in too.
+
+    Args:
+        min_vocab_size: the size of the vocabulary of a pretrained model, or 0. It may be larger
+            than that of the tokenizer, since it may be padded.
     """
     num_ids = data.tokenizer.vocab_size
     # A size that is given is kept. If it is larger than needed, the vocabulary is padded.
@@ -305,8 +312,8 @@ def _build_stepper(
 ) -> Stepper:
     """Move the model to the device, and build the stepper that updates it.
 
-    The order matters: `parallelize` moves the model to the device, where the optimizer allocates
-    its state and the blocks are compiled.
+    The order matters: `parallelize` moves the model to the device, and the blocks must be there
+    before they are compiled.
     """
     world = host.world
     objective = build_objective(config.train)
