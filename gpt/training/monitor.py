@@ -299,8 +299,8 @@ class SpeedMeter:
         MFU is the FLOP/s of the model as a fraction of the machine's FLOP/s (Chowdhery et al. 2022,
         2204.02311, appendix B).
         """
-        # A coarse clock may show the same time as at the last reading. `max` then avoids a division
-        # by zero.
+        # A coarse clock may show the same time as at the last reading. A nanosecond is then taken
+        # for the time, since a division by zero would end the run.
         seconds = max(self.clock() - self._interval_began_at, 1e-9)
         num_tokens = self._steps * self.tokens_per_step
         flops_per_second = self._flops / seconds

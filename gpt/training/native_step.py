@@ -148,9 +148,11 @@ class NativeStepper(Stepper):
         if change_gradients is not None:
             change_gradients()
         norm_before_clipping = torch.tensor(norm, dtype=torch.float32)
+        # On a CPU this raises an error if the loss or the norm is not finite.
         self._block_unless_finite(step, loss, norm_before_clipping)
         updated = self._updated_parameters()
         if updated is None:
+            # A callback or a plugin has changed something that the library does not cover.
             self.optimizer.step()
         else:
             update_natively(native.kernels, updated)

@@ -138,8 +138,8 @@ def _newest_checkpoint(run: RunFolder, report: Report) -> Resume | None:
     """Return the newest readable checkpoint of a run, or None if the run has not saved any."""
     found = run.newest_valid()
     if found is None:
-        # A run writes last.json after it has saved its first checkpoint. So a run that has this file
-        # but no checkpoint has lost what it had saved, and must not silently begin anew.
+        # A run writes last.json after it has saved its first checkpoint. So a run with this file
+        # and without checkpoints has lost what it had saved, and must not silently begin anew.
         if (run.path / "last.json").exists():
             raise CheckpointError(
                 f"{run.path} has lost its checkpoints; delete it, or choose another run.name=NAME"
@@ -267,8 +267,8 @@ def with_architecture(config: Config, start: SavedStart) -> Config:
         # A configuration from a run's folder has every key, so that the user may not have chosen
         # this size. It is ignored, so that the vocabulary can grow with the characters of the text.
         free_values["vocab_size"] = None
-    # The architecture is that of the checkpoint, with the free values that the user has given. If no
-    # vocab_size was given, None lets `fill_in` take it from the tokenizer.
+    # The architecture is that of the checkpoint, with the free values that the user has given. If
+    # no vocab_size was given, None lets `fill_in` take it from the tokenizer.
     model_values = {**saved.model.model_dump(), "vocab_size": None, **free_values}
     model = ModelConfig.model_validate(model_values)
     # The whole configuration is checked again, since the architecture of the checkpoint may not fit

@@ -262,6 +262,8 @@ class Stepper:
                     losses = self.objective(
                         self.parallelism.forward, batch, self.compute, inputs.mtp_scale
                     )
+                    # `minimized` has all parts of the objective. The loss that is reported below is
+                    # the cross-entropy alone.
                     loss_per_token = losses.minimized / inputs.num_tokens
                     self.scaler.scale(loss_per_token).backward()  # type: ignore[no-untyped-call]
                 loss_parts.append(losses.cross_entropy / inputs.num_tokens)
@@ -287,7 +289,8 @@ class Stepper:
         # Callbacks come after clipping, so that the update has the gradients that they set.
         if change_gradients is not None:
             change_gradients()
-        self._block_unless_finite(step, loss, norm)  # sets `found_inf`, which `step` reads
+        # If the numbers are not finite, this raises an error, or the optimizer skips the update.
+        self._block_unless_finite(step, loss, norm)
         self.scaler.step(self.optimizer)  # type: ignore[arg-type]
         self.scaler.update()
         return norm

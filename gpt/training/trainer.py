@@ -132,8 +132,8 @@ class Trainer:
                 try:
                     self._loop(signals.check)
                 except BaseException as error:
-                    # A signal or an error of a callback comes between two steps, and leaves good
-                    # weights. After other errors the weights may be wrong, and are not saved.
+                    # For a signal or an error of a callback, the loop ends between two steps, when
+                    # the weights are good. After other errors they may be wrong, and are not saved.
                     if isinstance(error, Interrupted) or self.callbacks.failed:
                         self._save(best=False, required=True)
                     raise
