@@ -162,6 +162,7 @@ def find_place(path: Path, runs: Path) -> Path | None:
     that nothing exists at either path.
     """
     candidates = [path, runs / path]  # if the path is absolute, both are the path itself
+    # First a model is looked for at both paths, then anything that exists.
     for candidate in candidates:
         folder = _folder_of(candidate)
         if holds_model(folder):

@@ -74,6 +74,8 @@ class RunFolder:
         try:
             # The lock is a file beside the run's folder, since that folder may not exist yet.
             make_folder(Path(self._lock.lock_file).parent)
+            # A process that only asks `is_being_trained` may hold the lock for an instant, so that
+            # `acquire` retries for a while.
             self._lock.acquire(timeout=PROBE_SECONDS)
         except Timeout:
             raise CheckpointError(
@@ -179,12 +181,12 @@ class RunFolder:
         return [folder for _, _, folder in found]
 
     def save(self, checkpoint: Checkpoint, best: bool, keep_last: int) -> Path:
-        """Write a checkpoint, point `last` to it, and remove old ones.
+        """Write a checkpoint, point last.json to it, and remove old ones.
 
         After a CheckpointError the existing checkpoints are untouched.
 
         Args:
-            best: whether `best` points to the new checkpoint too.
+            best: whether best.json points to the new checkpoint too.
             keep_last: how many of the newest checkpoints are kept, besides the best one.
 
         Returns:
@@ -211,11 +213,11 @@ class RunFolder:
         return folder.resolve().parent == (self.path / "checkpoints").resolve()
 
     def continue_from(self, folder: Path, state: dict[str, Any]) -> None:
-        """Point `last` to the checkpoint to continue from, and remove later samples and snapshots.
+        """Point last.json to a checkpoint to continue from; remove later samples and snapshots.
 
         The user may have chosen an earlier checkpoint by its path. If the training is killed before
-        it saves again, the next one has to continue from that checkpoint too. `last` stays as it is
-        if the checkpoint belongs to another run.
+        it saves again, the next one has to continue from that checkpoint too. If the checkpoint
+        belongs to another run, last.json stays as it is.
 
         Args:
             folder: the checkpoint's folder, in this run or in another one.

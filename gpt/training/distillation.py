@@ -113,8 +113,8 @@ def find_teacher(name: str, runs: Path) -> Path:
     last_checkpoint = run.pointed("last")
     if config is None or last_checkpoint is None:
         raise CheckpointError(f"train.teacher is {folder}, which is not a checkpoint of a run")
-    # `folder` is the best checkpoint, which may be older than the last one. Whether the run is
-    # finished is seen from the last one.
+    # `folder` is the best checkpoint, which may be older than the last one. Only the last one shows
+    # whether the run is finished.
     last_state = TrainingState.from_dict(read_state(last_checkpoint))
     if not last_state.is_over(config.train):
         raise CheckpointError(

@@ -168,6 +168,7 @@ class GraphedStepper(Stepper):
         # The captured step allocates gradients of its own. Those of the last step are freed first,
         # so that both are never in memory together.
         self.optimizer.zero_grad(set_to_none=True)
+        # The two texts are for an error: what cannot be captured, and what the user can do.
         capture = self._capturer.capture("a step", "set run.kernels=torch")
         with capture as graph, self._capturable_optimizer():
             # The kernels are only recorded here, and run in a replay: the weights stay as they are,

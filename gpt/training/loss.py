@@ -77,7 +77,7 @@ def evaluate(
     Args:
         poll: called before every batch; an exception that it raises ends the evaluation.
     """
-    # On a CPU it is faster to compute each batch on one core than to divide batches among cores.
+    # On a CPU each batch is computed on one core, since cores that share a batch wait for each other.
     if _can_use_threads(model, compute):
         losses, num_targets = _losses_by_threads(model, batches, compute, poll)
     else:

@@ -37,6 +37,7 @@ def learning_rate(step: int, config: OptimConfig, max_steps: int) -> float:
     if step < config.warmup_steps:
         # `step + 1`, since a rate of 0 would make the first step useless.
         return config.learning_rate * (step + 1) / config.warmup_steps
+    # The factor is between 1 (the peak) and 0 (`min_lr`).
     factor = SCHEDULES[config.schedule](step, config, max_steps)
     return config.min_lr + (config.learning_rate - config.min_lr) * factor
 
