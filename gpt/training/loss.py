@@ -77,7 +77,8 @@ def evaluate(
     Args:
         poll: called before every batch; an exception that it raises ends the evaluation.
     """
-    # On a CPU each batch is computed on one core, since cores that share a batch wait for each other.
+    # On a CPU each core computes batches of its own, since cores that share a batch wait for each
+    # other.
     if _can_use_threads(model, compute):
         losses, num_targets = _losses_by_threads(model, batches, compute, poll)
     else:
