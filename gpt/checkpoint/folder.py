@@ -57,7 +57,8 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     try:
         make_folder(folder.parent)
         with temporary_folder(folder) as temporary:
-            # Python makes temporary folders that only their owner can read. Others may read a run.
+            # Python makes temporary folders that only their owner can read, but others may read a
+            # checkpoint.
             temporary.chmod(READABLE_FOLDER)
             write_files(temporary, _serialize(checkpoint))
             _move_into_place(temporary, folder)
