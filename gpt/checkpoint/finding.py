@@ -18,7 +18,7 @@ SHOWN_RUNS = 5
 
 
 def run_around(folder: Path) -> RunFolder | None:
-    """Return the run that a folder belongs to; None if it belongs to none.
+    """Return the run that a folder belongs to; None if there is none that has saved a checkpoint.
 
     The folder may be the run's own folder or that of one of its checkpoints.
     """

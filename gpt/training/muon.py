@@ -38,8 +38,8 @@ def orthogonalize(matrices: Tensor, steps: int) -> Tensor:
     # The iterations need singular values of at most 1, and the Frobenius norm is at least as large
     # as the largest singular value. `clamp` keeps a gradient of zeros from becoming NaN.
     x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
-    # Each iteration maps a singular value s to a s + b s^3 + c s^5, which raises small values towards
-    # 1. It needs only products of matrices, and no singular value decomposition.
+    # Each iteration maps a singular value s to a s + b s^3 + c s^5, which raises small values
+    # towards 1. It needs only products of matrices, and no singular value decomposition.
     for _ in range(steps):
         gram = x @ x.mT  # (n, m, m), where m is the smaller of rows and columns
         polynomial = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)  # b G + c G^2

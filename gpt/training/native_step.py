@@ -89,8 +89,8 @@ class NativeStepper(Stepper):
     def _reason_for_torch(self) -> str | None:
         """Return why PyTorch has to make this step, as part of a message, or None.
 
-        All processes have to decide alike. They communicate in other places in a step of the library
-        than in one of PyTorch, and would otherwise wait for each other forever.
+        All processes have to decide alike. They communicate in other places in a step of the
+        library than in one of PyTorch, and would otherwise wait for each other forever.
         """
         reason = self._watch.change()
         any_has_changed = self.parallelism.world.all_reduce_max(int(reason is not None))

@@ -51,7 +51,7 @@ class Validation:
             return tokens[: limit + 1]  # one more, since the first token is not predicted
         # Items are read whole: the last one is the first that ends at the limit or after it, or the
         # last of the split if the split is shorter.
-        ends = item_spans(tokens, self.dataset.items.end)[:, 1]
+        ends = item_spans(tokens, self.dataset.items.end)[:, 1]  # where each item ends, (N,)
         last_item = int(np.searchsorted(ends, min(limit, ends[-1])))
         return tokens[: ends[last_item]]
 
