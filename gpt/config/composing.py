@@ -41,8 +41,8 @@ def compose_config(
         document, problems_of_file = parse_document(read_yaml(path), str(path))
         problems = [*problems_of_file, *problems]
         config = compose(document, str(path), replacements, "keyword", problems)
-        # The file may be the config.yaml of a run, which then means that run, unless a keyword
-        # gives another name or folder.
+        # The config.yaml in the folder of a run stands for that run, unless a keyword gives the run
+        # another name or folder.
         replaced_keys = {".".join(key) for key in replacements}
         has_other_place = not replaced_keys.isdisjoint(PLACE_KEYS)
         return LoadedConfig(config, to_name(path.stem), path, has_other_place)
@@ -52,8 +52,7 @@ def compose_config(
             "dict"
         )
     sections = {} if source is None else _to_plain(source)
-    # A document of a file records the line of each key, for messages. These sections come from no
-    # file, so that theirs has no lines.
+    # The lines of a `Document`, which messages give, stay empty: these sections come from no file.
     config = compose(Document(sections), "config", replacements, "keyword", problems)
     return LoadedConfig(config, default_name="run")
 
@@ -64,7 +63,7 @@ def _read_keywords(keywords: Mapping[str, Any]) -> tuple[dict[Key, Any], list[st
     problems: list[str] = []
     for name, raw_value in keywords.items():
         value = _to_plain(raw_value)
-        # One keyword gives several values if it is a section.
+        # A keyword gives one value, or several if it is the name of a section.
         new_values: dict[Key, Any] = {}
         if name in SECTIONS and isinstance(value, dict):
             for key, value_of_key in value.items():
@@ -80,8 +79,8 @@ def _read_keywords(keywords: Mapping[str, Any]) -> tuple[dict[Key, Any], list[st
                 problems.append(_without_section(name, value))
             else:
                 new_values[section, name] = value
-        # A key may be given alone and in the dict of its section too.
-        for key in new_values:  # in the order in which they were given
+        # A key may be given alone and, by mistake, in the dict of its section too.
+        for key in new_values:
             if key in replacements:
                 dotted = ".".join(key)
                 problems.append(f"keyword: {dotted}: is given twice; leave one of them out")
@@ -121,6 +120,6 @@ def _to_plain(value: Any) -> Any:
         return [_to_plain(element) for element in value]
     if isinstance(value, Path):
         return str(value)
-    # The scalars of NumPy and torch have zero dimensions.
+    # Arrays and tensors without dimensions are numbers of NumPy and torch, which `item` converts.
     is_scalar = getattr(value, "ndim", None) == 0
     return value.item() if is_scalar else value

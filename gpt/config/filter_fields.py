@@ -24,11 +24,12 @@ def filter_fields() -> Any:
 
 
 def optional_filter_fields() -> Any:
-    """Return a model with one field for each filter, which is None where a request has no value."""
+    """Return a model with one field for each filter, which is None if a request does not set it."""
     fields: dict[str, Any] = {}
     for name, component in FILTERS.items():
         number_type = type(component.off)
-        # Only the bounds are taken, since pydantic ignores the default of a field in a union.
+        # Of the filter's field only the bounds in its `metadata` are taken: in the union with None
+        # pydantic would ignore its default and description.
         bounded_type: Any = Annotated[number_type, *component.field.metadata]
         field = Field(None, description=component.field.description)
         fields[name] = (bounded_type | None, field)

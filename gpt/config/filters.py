@@ -59,7 +59,9 @@ def top_p_filter(logits: Tensor, p: float) -> Tensor:
     """
     ordered, order = logits.softmax(dim=-1).sort(dim=-1, descending=True, stable=True)
     before = ordered.cumsum(dim=-1) - ordered  # (..., V), the sum over all more likely tokens
-    crossed = (before >= p) & (before > 0)  # the first stays, even if a tiny p rounds to 0
+    # The most likely token, before which the sum is 0, stays even if a tiny p rounds to 0.
+    crossed = (before >= p) & (before > 0)
+    # From the sorted order back to the order of ids.
     drop = crossed.new_zeros(crossed.shape).scatter(-1, order, crossed)
     return logits.masked_fill(drop, -math.inf)
 

@@ -35,6 +35,7 @@ def read_yaml(path: Path) -> str:
         ConfigError: the file is missing, unreadable or longer than a configuration can be.
     """
     try:
+        # A character takes a byte or more in UTF-8, so the limit in bytes holds for characters too.
         return read_file(path, MAX_CHARACTERS).decode("utf-8")
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such configuration file{_similar_file(path)}") from None
@@ -78,7 +79,7 @@ class Places:
         """
         section = key[0]
         is_replaced = key[:2] in self.replaced_keys
-        # A section that the file lacks comes from the replacements of its keys.
+        # A section that the file lacks is there because keys of it were replaced.
         has_replaced_keys = any(replaced[0] == section for replaced in self.replaced_keys)
         is_new_section = len(key) == 1 and has_replaced_keys and section not in self.document.data
         if is_replaced or is_new_section:
@@ -143,7 +144,7 @@ def compose(
             sections[name] = section  # `build_config` reports that this is not a section
     for (name, key), value in replacements.items():
         section = sections.setdefault(name, {})
-        if isinstance(section, dict):
+        if isinstance(section, dict):  # anything else is reported, as said above
             section[key] = value
     places = Places(origin, document, replacements.keys(), replaced_by)
     return build_config(sections, origin, places, problems)
@@ -172,13 +173,14 @@ def build_config(
         config = Config.model_validate(sections)
     except ValidationError as error:
         findings = _all_findings(error, sections)
-    lines = list(problems)
+    messages = list(problems)
     for key, sentence in findings:
-        lines.append(f"{places.place_of(key)}: {_dotted(key)}: {sentence}")
-    if len(lines) > 1:
-        lines = [f"{origin} has {len(lines)} problems:", *(f"  {line}" for line in lines)]
-    if lines:
-        raise ConfigError("\n".join(lines))
+        messages.append(f"{places.place_of(key)}: {_dotted(key)}: {sentence}")
+    if len(messages) == 1:
+        raise ConfigError(messages[0])
+    if messages:
+        indented = "\n".join(f"  {message}" for message in messages)
+        raise ConfigError(f"{origin} has {len(messages)} problems:\n{indented}")
     assert config is not None  # a failed validation has findings, which were raised above
     return config
 
@@ -190,6 +192,7 @@ def _all_findings(error: ValidationError, sections: Mapping[str, Any]) -> list[F
     validated once more without their unknown keys.
     """
     findings = explain(error)
+    # Pydantic calls a key that the model does not have "extra", and gives its path as "loc".
     unknown = {entry["loc"] for entry in error.errors() if entry["type"] == "extra_forbidden"}
     if unknown:
         try:
@@ -254,25 +257,29 @@ def _read_overrides(overrides: Sequence[str]) -> tuple[dict[Key, Any], list[str]
 
 
 def explain(error: ValidationError, *section: str) -> list[Finding]:
-    """Return a finding for each error of pydantic in a configuration, or in one `section` of it."""
+    """Return each problem that pydantic found in a configuration, or in one `section` of it."""
     findings: list[Finding] = []
     for entry in error.errors(include_url=False):
-        place = (*section, *map(str, entry["loc"]))
-        # Pydantic keeps the ValueError that a validator raised, here that of `cross_checks`.
+        path = (*section, *map(str, entry["loc"]))  # a section, a key, and parts of its value
+        # Pydantic keeps a ValueError that a validator raised; `cross_checks` lead to one.
         cause = entry.get("ctx", {}).get("error")
         if isinstance(cause, CrossCheckError):
             for key_of_problem, message in cause.problems:
-                findings.append(((*place, *key_of_problem.split(".")), message))
+                findings.append(((*path, *key_of_problem.split(".")), message))
         else:
             # An error in a part of a value, such as an element of a list, is reported for its key.
-            key = place[:2]
+            key = path[:2]
             findings.append((key, _sentence(key, entry)))
     # Pydantic reports every branch of a union: each finding is kept once, in the order of the list.
     return list(dict.fromkeys(findings))
 
 
 def _sentence(key: Key, details: ErrorDetails) -> str:
-    """Return the sentence that takes the place of pydantic's message about a wrong value."""
+    """Return our own sentence about a wrong value, in place of pydantic's message.
+
+    Args:
+        details: an error of pydantic, whose `type` is one of its documented names.
+    """
     value = details["input"]
     choices = _choices(key)
     match details["type"]:
@@ -280,6 +287,7 @@ def _sentence(key: Key, details: ErrorDetails) -> str:
             return f"unknown key{did_you_mean(key)}"
         case "model_type" | "model_attributes_type" | "dict_type":
             return f"expected keys below this section, got {value!r}"
+        # A `bool` has the choices true and false.
         case "literal_error" | "bool_type" if choices:
             problem = f"{value!r}, expected one of {', '.join(choices)}"
         case "string_type":

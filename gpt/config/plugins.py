@@ -60,23 +60,25 @@ def load_plugins(paths: str | Path | Sequence[str | Path]) -> None:
 
 
 def _load(path: Path) -> None:
-    """Run a plugin, and record its hash and the names that it has added."""
+    """Run a plugin, unless it is loaded already; record its hash and the names that it adds."""
     content = _read(path)
     resolved_path = path.resolve()
     sha256 = hashlib.sha256(content).hexdigest()
     if resolved_path in PLUGINS and PLUGINS[resolved_path].sha256 == sha256:
         return
-    unload_plugin(resolved_path)
+    unload_plugin(resolved_path)  # an earlier version of the file may be loaded
     tables: dict[str, Components] = {}
     for tables_of_key in TABLES.values():
         for table in tables_of_key:
             tables[table] = resolve_name(table)
+    # The plugin changes the tables themselves. The copies show what it changes, and undo it.
     copies = {table: dict(components) for table, components in tables.items()}
     try:
         _run(path, content)
         added_names = _added_names(path, tables, copies)
     except (Exception, SystemExit) as error:
-        # A plugin that fails, or calls `sys.exit`, must leave no components behind.
+        # A plugin that fails, or calls `sys.exit`, must leave no components behind. Other modules
+        # hold the tables, so these are restored in place.
         for table, components in tables.items():
             components.clear()
             components.update(copies[table])
@@ -116,7 +118,8 @@ def _added_names(
             if tables[table][name] is not component:
                 raise ConfigError(f"{path}: {name} is already registered; choose another name")
     for key in TABLES:
-        # A key may have several tables: `model.mlp` has one of activations and one of classes.
+        # A key may have several tables: `model.mlp` has one of activations and one of classes. A
+        # name in both would be ambiguous.
         names = names_of(key)
         for name in names:
             if names.count(name) > 1:
@@ -133,7 +136,7 @@ def _added_names(
 
 
 def _error_of_plugin(path: Path, error: BaseException) -> str:
-    """Return the message about an error of a plugin, with the line of its file that led there."""
+    """Return the message about an error of a plugin, with the line of its file that caused it."""
     frames = traceback.extract_tb(error.__traceback__)
     line_numbers = [frame.lineno for frame in frames if frame.filename == str(path)]
     place = f"{path}:{line_numbers[-1]}" if line_numbers else str(path)
@@ -169,16 +172,16 @@ def plugin_options() -> list[str]:
 def used_plugins(config: Config) -> list[dict[str, Any]]:
     """Return a record of each plugin that a configuration uses, as JSON values for a checkpoint.
 
-    A record has the name and the hash of the plugin's file, and for each key the name of a
-    component that the plugin added. Of several loss terms of one plugin only the last is recorded,
-    which is enough to tell that the plugin is needed.
+    A record has the name and the hash of the plugin's file and, in `parts`, the names of the used
+    components by the keys that name them. Of several loss terms of one plugin only the last is
+    recorded, which is enough to tell that the plugin is needed.
     """
     values = config.leaves()
     records = []
     for plugin in PLUGINS.values():
         parts = {}
         for key, tables in TABLES.items():
-            # `train.loss_terms` is a dict of weights by name; any other value is one name.
+            # `train.loss_terms` is a dict of weights by name; every other key has one name.
             value = values[key]
             used_names = list(value) if isinstance(value, dict) else [value]
             added_names = []
@@ -193,9 +196,9 @@ def used_plugins(config: Config) -> list[dict[str, Any]]:
 
 
 def require_plugins(recorded: Any) -> None:
-    """Check that the components which a checkpoint uses of plugins are registered.
+    """Check that all components of plugins that a checkpoint uses are registered.
 
-    Warn about each plugin whose file has changed since.
+    Warn about each plugin whose file has changed since the checkpoint was saved.
 
     Args:
         recorded: the result of `used_plugins` as it was read from a file, which may be damaged;
@@ -205,8 +208,8 @@ def require_plugins(recorded: Any) -> None:
         CheckpointError: a component is missing, or the record is damaged.
     """
     for file, sha256, parts in _read_records(recorded or []):
-        # The message tells the user to run this file: a damaged or hostile checkpoint must not be
-        # able to name one in another folder.
+        # The message tells the user to run a file of this name. The folder is left out, so that a
+        # damaged or hostile checkpoint cannot make the user run a file in another folder.
         name = quoted(Path(file).name)
         for key, value in parts.items():
             if value not in names_of(str(key)):
@@ -222,17 +225,17 @@ def require_plugins(recorded: Any) -> None:
 
 
 def _read_records(records: Any) -> list[tuple[str, str, dict[Any, Any]]]:
-    """Return the file, the hash and the parts of each record.
+    """Return the file, the hash and the parts of each record of `used_plugins`.
 
     Raise CheckpointError if the records are damaged.
     """
-    found = []
+    parsed = []
     # Damaged records may be any JSON values, for which these conversions raise different errors.
     try:
         for record in records:
-            found.append((str(record["file"]), str(record["sha256"]), dict(record["parts"])))
+            parsed.append((str(record["file"]), str(record["sha256"]), dict(record["parts"])))
     except (TypeError, KeyError, ValueError):
         raise CheckpointError(
             "state.json is damaged: what it says of plugins cannot be read"
         ) from None
-    return found
+    return parsed

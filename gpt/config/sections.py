@@ -191,8 +191,9 @@ class DataConfig(Section):
             yield "path", "is needed with source: file"
         if self.source != "file" and self.path is not None:
             yield "path", f"is only read with source: file, and source is {self.source}"
-        # Several texts are read as windows at random positions, without items or another order.
-        if isinstance(self.path, tuple):
+        has_several_paths = isinstance(self.path, tuple)
+        if has_several_paths:
+            # Several texts can only be read as windows at random positions.
             if self.items != "none":
                 yield "items", "are for one path; put the files into a folder, and name that"
             if self.order == "shuffled":
@@ -200,6 +201,7 @@ class DataConfig(Section):
         yield from self._check_held_out()
         for tokenizer in ("bpe", "word"):
             key = f"{tokenizer}_vocab_size"
+            # Another value than the default was given by the user, and would be ignored.
             is_default = getattr(self, key) == type(self).model_fields[key].default
             if self.tokenizer != tokenizer and not is_default:
                 yield (
@@ -214,8 +216,8 @@ class DataConfig(Section):
             yield "val_fraction", "is not read with val_path, all of which validates; leave it out"
         given_paths = [key for key in ("val_path", "test_path") if getattr(self, key) is not None]
         if self.test_fraction > 0 and given_paths:
-            # The splits would not follow one another: a part of the corpus would come after the
-            # text for validation.
+            # A token file holds the training, validation and test splits in this order. A test
+            # split cut from the corpus would stand before the text of val_path.
             yield "test_fraction", "is not read with val_path or test_path; leave it out"
         if isinstance(self.path, tuple):
             for key in given_paths:
@@ -302,14 +304,16 @@ class ModelConfig(Section):
         if self.mlp_width is not None:
             return self.mlp_width
         if self.mlp == "swiglu":
-            # SwiGLU has three matrices instead of two: 2/3 of the width gives as many parameters.
-            return math.ceil(self.n_embd * 8 / 3 / 8) * 8  # rounded up to a multiple of 8
+            # SwiGLU has three matrices instead of two, so that 2/3 of the usual width 4 n_embd
+            # gives as many parameters. GPUs multiply matrices fastest in multiples of 8.
+            width = self.n_embd * 8 / 3
+            return math.ceil(width / 8) * 8
         return 4 * self.n_embd
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the values as a dict for libraries that read models of transformers, such as peft.
+        """Return the values as a dict for libraries that expect a transformers model, such as peft.
 
-        They ask for the type of the model, and whether its embeddings are tied.
+        These libraries look up `model_type` and `tie_word_embeddings`.
         """
         return {
             **self.model_dump(),
@@ -320,6 +324,7 @@ class ModelConfig(Section):
     def cross_checks(self) -> Iterator[Problem]:
         if self.n_embd % self.n_head:
             yield "n_embd", f"{self.n_embd} is not divisible by n_head {self.n_head}"
+        # `elif`, since `head_dim` is only right if n_embd is divisible by n_head.
         elif self.position == "rope" and self.head_dim % 2:  # rope rotates pairs of dimensions
             yield (
                 "n_head",
@@ -526,9 +531,9 @@ class SamplingParams(SampleConfig):
         return self._ids
 
     def limited_to(self, ids: int) -> Self:
-        """Return a copy by which only ids below `ids` are sampled, or up to a larger `end_id`.
+        """Return a copy that samples only ids below `ids`, or up to `end_id` if that is larger.
 
-        A model's vocabulary may be larger than its tokenizer's: the further ids have no text.
+        A model's vocabulary may be larger than its tokenizer's: the ids beyond have no text.
         """
         limited = self.model_copy()
         limited._ids = ids
@@ -550,11 +555,12 @@ class Config(Section):
 
     def cross_checks(self) -> Iterator[Problem]:
         block_size = self.model.block_size
-        # The length doubles after each share, so that the first sequences are the shortest.
+        # The length doubles after each share until it is block_size, so that the first steps cut a
+        # window into the most pieces.
         pieces = 2 ** len(self.train.length_warmup)
         min_block_size = pieces * MIN_SEQUENCE_LENGTH
-        is_divisible = block_size % pieces == 0
-        if pieces > 1 and not (is_divisible and block_size >= min_block_size):
+        can_be_cut = block_size % pieces == 0 and block_size >= min_block_size
+        if pieces > 1 and not can_be_cut:
             yield (
                 "train.length_warmup",
                 f"cannot cut model.block_size {block_size} into {pieces} sequences of "
@@ -562,6 +568,7 @@ class Config(Section):
                 f"{min_block_size} or more, or leave out shares",
             )
         if self.data.items != "none":
+            # Both work on windows of running text, but items are read whole.
             for key in ("length_warmup", "teacher"):
                 if getattr(self.train, key):
                     yield (
@@ -570,7 +577,10 @@ class Config(Section):
                     )
 
     def without_effect(self) -> Iterator[Problem]:
-        """Yield each key that is not read but does not have its default, with the reason."""
+        """Yield each key that was changed although other keys make it meaningless, and the reason.
+
+        Such a key is no error: the commands only warn about it.
+        """
         if self.optim.schedule == "constant":
             yield from self._changed(
                 "optim", ("min_lr", "decay_steps"), "with optim.schedule: constant"
@@ -584,7 +594,7 @@ class Config(Section):
             yield from self._changed("data", ("order",), reason)
 
     def _changed(self, section_name: str, keys: Sequence[str], reason: str) -> Iterator[Problem]:
-        """Yield those keys of a section that do not have their defaults, with the reason."""
+        """Yield those of some keys of a section that do not have their defaults, and the reason."""
         section = getattr(self, section_name)
         for key in keys:
             value = getattr(section, key)
@@ -593,7 +603,7 @@ class Config(Section):
                 yield f"{section_name}.{key}", f"{shown_value} has no effect {reason}"
 
     def sequence_lengths(self) -> list[tuple[int, int]]:
-        """Return the lengths of the training's sequences, each with its number of steps."""
+        """Return the lengths of the training sequences in order, each with its number of steps."""
         max_steps = self.train.max_steps
         shares = self.train.length_warmup
         # The first step, the steps at which the length doubles, and the end of the training.
@@ -609,7 +619,7 @@ class Config(Section):
         return lengths
 
     def leaves(self) -> dict[str, Any]:
-        """Return every value, as a JSON value, by its `section.key`."""
+        """Return every value as JSON has it, by its `section.key`."""
         leaves = {}
         for name, section in self.model_dump(mode="json").items():
             for key, value in section.items():

@@ -111,8 +111,8 @@ def find_config(source: str | Path) -> Path:
     if path.is_file():
         return path
     # A recipe is given by its name alone, without a folder or an ending.
-    is_only_name = path.name == str(source) and not path.suffix
-    if not is_only_name:
+    may_be_recipe = path.name == str(source) and not path.suffix
+    if not may_be_recipe:
         if not path.exists() and path.stem in recipes:
             raise ConfigError(
                 f"{path}: no such configuration file; did you mean the recipe {path.stem}?"
@@ -135,7 +135,7 @@ def _file_meant(path: Path) -> str:
 
 
 def to_name(text: str) -> str:
-    """Return a name for a run that is like a text; a long name is cut, and ends with a hash."""
+    """Return a run's name that resembles a text; a long name is cut, and ends with a hash."""
     return _cleaned(text) or "run"
 
 
@@ -146,11 +146,12 @@ def name_of_text(path: str | Path) -> str:
     `*.txt` has no name, and gives that of its folder. If no part of the path has a letter, digit or
     emoji, the name is `run`.
     """
-    absolute = os.path.abspath(path)  # noqa: PTH100  # without .., which Path.absolute keeps
+    # `Path.absolute` would keep the .. in a path.
+    absolute = os.path.abspath(path)  # noqa: PTH100
     *folders, name = Path(absolute).parts
     # Path.is_dir would raise an error for a pattern that is longer than a file name.
     if not os.path.isdir(absolute):  # noqa: PTH112
-        name = _ENDING.sub("", name) or name
+        name = _ENDING.sub("", name) or name  # a file may be called just .txt
     # The nearest part of the path that gives a name is taken.
     for part in (name, *reversed(folders)):
         cleaned = _cleaned(part)
@@ -160,11 +161,14 @@ def name_of_text(path: str | Path) -> str:
 
 
 def _cleaned(text: str) -> str:
-    """Return the name that is like a text; "" if the text has no letter, digit or emoji."""
+    """Return the name of a run most like a text; "" if it has no letter, digit or emoji.
+
+    Characters that a name cannot have become hyphens.
+    """
     text = unicodedata.normalize("NFC", text)
-    hyphened = "".join(char if is_name_character(char) else "-" for char in text)
-    name = re.sub("-+", "-", hyphened).strip("-._")
-    # A name cannot begin with a combining mark, which may come first now.
+    hyphenated = "".join(char if is_name_character(char) else "-" for char in text)
+    name = re.sub("-+", "-", hyphenated).strip("-._")
+    # `strip` may have left a combining mark at the beginning, which no name can have there.
     while name and not is_name_character(name[0], first=True):
         name = name[1:]
     encoded = name.encode()

@@ -32,7 +32,7 @@ class Document:
     duplicates: list[tuple[Key, int]] = field(default_factory=list)
 
     def line_of(self, key: Key) -> int | None:
-        """Return the line of a key, or else of the nearest key that contains it, or else None."""
+        """Return the line of a key, or of the innermost key around it that has a line, or None."""
         for length in range(len(key), 0, -1):
             outer_key = key[:length]
             if outer_key in self.lines:
@@ -141,7 +141,7 @@ def parse(text: str) -> Document:
         if isinstance(node, yaml.MappingNode):
             _record_keys(node, (), document)
             document.data = loader.construct_document(node)
-        elif node is not None:  # an empty text has no node, and is an empty mapping
+        elif node is not None:  # an empty text has no node, and counts as an empty mapping
             raise YAMLSyntaxError("expected 'section: ...' lines", node.start_mark.line + 1)
     return document
 
@@ -154,13 +154,14 @@ def parse_value(text: str) -> Any:
 
 @contextmanager
 def _syntax_errors() -> Iterator[None]:
-    """Raise a YAMLSyntaxError for each error of PyYAML."""
+    """Turn every exception that PyYAML raises for a wrong text into a YAMLSyntaxError."""
     try:
         yield
-    except RecursionError:  # PyYAML calls itself for each level
+    except RecursionError:  # PyYAML calls itself for each level of nesting
         raise YAMLSyntaxError("brackets or lists are nested too deeply", None) from None
     except (ValueError, OverflowError) as error:
-        # `chr` refuses an escape such as \UFFFFFFFF, and `int` more than 4,300 digits.
+        # PyYAML passes an escape such as \UFFFFFFFF to `chr`, which raises either error, and digits
+        # to `int`, which raises a ValueError for more than 4,300 of them.
         is_escape = isinstance(error, OverflowError) or "chr()" in str(error)
         if is_escape:
             raise YAMLSyntaxError("an escape sequence names no character", None) from None
@@ -170,25 +171,25 @@ def _syntax_errors() -> Iterator[None]:
         mark = error.problem_mark or error.context_mark
         problem = error.problem or error.context or "not YAML"
         line = mark.line + 1 if mark else None  # PyYAML counts lines from 0
-        # Splitting and joining puts a message of several lines on one.
+        # Splitting and joining puts a message of several lines on a single line.
         raise YAMLSyntaxError(" ".join(problem.split()), line) from error
     except yaml.YAMLError as error:
         raise YAMLSyntaxError(" ".join(str(error).split()), None) from error
 
 
 def _record_keys(node: yaml.MappingNode, above: Key, document: Document) -> None:
-    """Record in a document the line of every key of a mapping, and the keys that are repeated.
+    """Record in a document the line of every key in a mapping, and the keys that are repeated.
 
     PyYAML itself takes the last value of a repeated key without an error.
 
     Args:
-        above: the key whose value is the mapping.
+        above: the key that has this mapping as its value; () for the whole document.
     """
     for key_node, value_node in node.value:
         key = (*above, str(key_node.value))
         line = key_node.start_mark.line + 1
         if key in document.lines:
             document.duplicates.append((key, line))
-        document.lines.setdefault(key, line)
+        document.lines.setdefault(key, line)  # a repeated key keeps its first line
         if isinstance(value_node, yaml.MappingNode):
             _record_keys(value_node, key, document)

@@ -71,9 +71,9 @@ def did_you_mean(key: tuple[str, ...]) -> str:
     fields = SECTIONS[section].model_fields if section in SECTIONS else {}
     meant = NAMES_ELSEWHERE.get(name)
     if meant is not None and not _is_for_sampling_only(meant, section):
-        # A key of the same section is shown without the section.
+        # `NAMES_ELSEWHERE` has keys with their sections. The message leaves out the same section.
         return _hint(meant.removeprefix(f"{section}."))
-    # The key itself is known if it was given as an option, such as `--train.max_steps`.
+    # The key is right, but was given as an option, such as `--train.max_steps`.
     if name in fields:
         return _hint(f"{section}.{name}")
     # `train.loss_terms.z_loss=1e-4` has to be written as `train.loss_terms={z_loss: 1e-4}`.
@@ -99,12 +99,13 @@ def option_meant(name: str, options: Iterable[str], with_keys: bool) -> str | No
         with_keys: whether the command has overrides, so that a `section.key` may be meant.
     """
     own_options = {option.strip("-"): option for option in options}
-    # The option or key that each known name means. A name that is added later replaces the same
-    # name, so that the command's own options come last.
+    # The option or key that each known name means. If a name has several meanings, the one that is
+    # added last counts, so that the command's own options come last.
     meant: dict[str, str] = {}
     if with_keys:
         for word, key in NAMES_ELSEWHERE.items():
-            if not key.startswith("sample."):  # for those, `_options_elsewhere` has the options
+            # Keys of `sample` are options of the commands, which are added below.
+            if not key.startswith("sample."):
                 meant[word] = key
         meant.update(_keys())
     for word, option in _options_elsewhere().items():
@@ -112,9 +113,9 @@ def option_meant(name: str, options: Iterable[str], with_keys: bool) -> str | No
             meant[word] = option
     meant.update(own_options)
     # Options are spelled with hyphens and keys with underscores, which users mix up.
-    hyphened = {word.replace("_", "-"): target for word, target in meant.items()}
-    closest_word = _closest(name.replace("_", "-"), hyphened)
-    return None if closest_word is None else hyphened[closest_word]
+    hyphenated = {word.replace("_", "-"): target for word, target in meant.items()}
+    closest_word = _closest(name.replace("_", "-"), hyphenated)
+    return None if closest_word is None else hyphenated[closest_word]
 
 
 def _options_elsewhere() -> dict[str, str]:
