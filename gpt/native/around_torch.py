@@ -39,9 +39,10 @@ def changed_torch() -> str | None:
 def around_torch() -> str | None:
     """Return what torch calls around every module or function, as part of a message, or None.
 
-    Each step of a training asks this anew, since hooks and modes come and go.
+    Training asks this anew in each step, since hooks and modes come and go.
     """
-    # torch keeps hooks for all modules in tables such as `_global_forward_hooks`, empty at first.
+    # torch keeps hooks that it calls for every module in dicts such as `_global_forward_hooks`,
+    # which are empty as long as nobody registers one.
     for name, value in vars(nn.modules.module).items():
         is_table_of_hooks = name.startswith("_global_") and "hooks" in name
         if is_table_of_hooks and value:
@@ -49,7 +50,7 @@ def around_torch() -> str | None:
     modes = [*_get_current_function_mode_stack()]  # type: ignore[no-untyped-call]
     modes += _get_current_dispatch_mode_stack()
     for mode in modes:
-        # `with torch.device(...)` only says where new tensors are made.
+        # The mode of `with torch.device(...)` only says where new tensors are made.
         if not isinstance(mode, DeviceContext):
             return f"torch has {mode}"
     return None

@@ -169,22 +169,22 @@ def load_usable(
     Raises:
         DeviceError: no library passes its trial; the message is about the last class.
     """
-    key = (source, *processors, settings.cache_dir)
+    key = (source, *processors, settings.cache_dir)  # a source always has the same flags
     if key in _LOADED:
         return _LOADED[key]
-    # If the library of a class fails, that of the following class is tried. After the last class
-    # there is none: `following` is None.
+    # If the library of a class fails, that of the following class is tried. For the last class
+    # `following` is None.
     folder = kernels_folder(settings.cache_dir)
     for processor, following in zip_longest(processors, processors[1:]):
         with TrialProcess() as process:
             if not was_tried(folder, source):
-                # There will be a trial, whose process imports torch while the library is compiled.
-                # If the process cannot be started now, the trial says why.
+                # There will be a trial. Its process is started already, to import torch while the
+                # library is compiled. If it cannot be started, the trial tries again and says why.
                 with suppress(OSError):
                     process.start()
             library = find_library(source, processor, settings.cache_dir, report, flags)
-            # The result of the trial is stored in this folder. Without the folder, every process
-            # has to try the library again.
+            # The result of the trial is stored in this folder. If it cannot be made, every process
+            # tries the library again.
             with suppress(OSError):
                 make_kernels_folder(settings.cache_dir)
             trial = Trial(library, source, processor.name, folder)
@@ -223,9 +223,11 @@ def find_library(
         DeviceError: the library cannot be compiled, or another user can have written it.
     """
     folder = kernels_folder(cache)
+    # Whoever can write here could have this process run any code.
     require_own(cache, folder)
     if compiler is None:
-        # The key has a hash of the sources, so that no library in the wheel fits edited sources.
+        # The key has a hash of the sources, so that no library of the wheel is found for edited
+        # ones.
         prebuilt = CachedLibrary(PREBUILT, prebuilt_key(source, processor, flags)).find()
         if prebuilt is not None:
             return prebuilt
@@ -307,7 +309,7 @@ def prebuilt_key(source: str, processor: Processor, flags: Sequence[str] = ()) -
 
 
 def _key(source: str, *parts: str) -> str:
-    """Return the source's name with a hash of some texts, the source and all that it may include.
+    """Return the source's name with a hash of `parts`, the source and all that it may include.
 
     Null characters and file sizes separate the hashed texts and files. Without them two different
     lists could be the same bytes when joined.
@@ -348,7 +350,8 @@ def _compile(
     log = cached.folder / f"{cached.key}.log"
     start = time.monotonic()
     report(f"compiling {title}: once, by {compiler_name}, in seconds (Zig takes a minute)")
-    # The temporary file is on the disk of the log and the libraries, so that it can be renamed.
+    # The compiler writes a temporary file beside the log. That is the folder of the libraries, so
+    # that the file can be renamed to its place there.
     with (
         announce_if_slow(report, f"still compiling {title}", seconds=10),
         temporary_file(log) as built,

@@ -24,9 +24,9 @@ class _Fact(ctypes.Structure):
 
 
 def check_facts(library: ctypes.CDLL, *structures: type[ctypes.Structure]) -> None:
-    """Check that a library has the enumerations of this file, and some structures, as Python does.
+    """Check that a library and Python agree on the enumerations of this file and some structures.
 
-    If they differed, C++ would read and write the wrong memory.
+    If they did not, C++ would read and write the wrong memory.
 
     Args:
         structures: the structures that Python and the library pass to each other.
@@ -87,6 +87,7 @@ def pointer(x: Tensor | None, dtype: torch.dtype) -> ctypes.c_void_p:
     """
     if x is None:
         return ctypes.c_void_p(None)
+    # C++ knows neither strides nor devices: it reads adjacent numbers from the computer's memory.
     is_readable_by_c = x.is_contiguous() and x.device.type == "cpu"
     if x.dtype != dtype or not is_readable_by_c:
         raise TypeError(

@@ -33,7 +33,9 @@ WITHOUT_EFFECT_IN_DECODING = frozenset({"p", "dropout", "_compiled_call_impl"})
 
 
 def uncovered_option(config: ModelConfig, mlps: Collection[str]) -> str | None:
-    """Return the first option that the sources cannot compute, such as "model.norm=mine", or None.
+    """Return the first option that the C++ sources cannot compute, or None.
+
+    The option ends a message, and looks like "model.norm=mine".
 
     Args:
         mlps: the values of `model.mlp` that the sources can compute.
@@ -43,7 +45,8 @@ def uncovered_option(config: ModelConfig, mlps: Collection[str]) -> str | None:
         value = getattr(config, key)
         if value not in known:
             return f"model.{key}={value}"
-    # A plugin may give an MLP the name of a shipped activation; `build_mlp` then builds the MLP.
+    # A plugin may give an MLP the name of one of the package's activations. The model then has
+    # that MLP, and the sources would compute the activation.
     if config.mlp in ACTIVATIONS and config.mlp in MLPS:
         return f"model.mlp={config.mlp}, which is both an activation and an MLP"
     for key, field in type(config).model_fields.items():
@@ -59,8 +62,8 @@ def changed_module(model: GPT, trains: bool = False, built: GPT | None = None) -
     The answer ends a message that begins with "does not cover".
 
     Args:
-        trains: whether the training kernels ask, which compute the model with its dropout. The
-            decoder computes it without dropout.
+        trains: whether the model is for the training kernels, which compute dropout. The decoder
+            does not, and covers quantized modules.
         built: the model that the configuration builds; None means that it is built here.
     """
     expected_model = built or _configured(model.config)
@@ -135,13 +138,13 @@ def _changed_attribute(module: nn.Module, expected: nn.Module, trains: bool) -> 
     expected_values = vars(expected)
     if type(module) is not type(expected):
         # A quantized module has other attributes than the module that it replaces. They cannot be
-        # compared, and so count as unchanged.
+        # compared with those: each is compared with itself, and so counts as unchanged.
         expected_values = vars(module)
     for key, value in vars(module).items():
         if key in ignored:
             continue
         if callable(value):
-            # A new function counts too: a `forward` that is set on a module hides its method.
+            # A new function counts too: a `forward` that is set on a module replaces its method.
             is_changed = key not in expected_values or value != expected_values[key]
         else:
             # A new attribute that nothing calls has no effect. It may be a tensor, which could not
@@ -210,17 +213,19 @@ class ModelWatch:
         return around_torch()
 
     def _describe(self) -> list[tuple[Any, ...]]:
-        """Return each module with all that a user may change in what it computes.
+        """Return, for each module, everything that changes what it computes.
 
-        The values of weights are left out: they are read anew in each step.
+        The values of weights are left out: the kernels read them anew in each step.
         """
         described: list[tuple[Any, ...]] = []
         for module in self._modules:
             attributes = vars(module)
             values = [attributes.get(name) for name in self.ATTRIBUTES]
+            # Modules and tensors are compared by identity, since `==` would compare numbers.
             children = tuple(map(id, module._modules.values()))
             tensors = (*module._parameters.values(), *module._buffers.values())
             tensor_ids = tuple(map(id, tensors))
+            # A missing bias is None, which has no dtype.
             dtypes = tuple(getattr(tensor, "dtype", None) for tensor in tensors)
             described.append((type(module), children, tensor_ids, dtypes, *values))
         return described

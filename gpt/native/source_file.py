@@ -89,8 +89,8 @@ def change_in_memory(source: SourceFile, module: str) -> Change | None:
             what = comparison.change(statement, name, namespace.get(name))
             if what is not None:
                 return Change(name, what)
-    # Code of the file looks up names that it defines and built-ins. A name that was added to the
-    # module matters only if it hides a built-in.
+    # The file's code looks up only names that the file defines, and built-ins. So a name that was
+    # added to the module later matters only if it hides a built-in, such as `sum`.
     for name in namespace.keys() - defined_names:
         if hasattr(builtins, name) and not name.startswith("__"):
             return Change(name, REPLACED)
@@ -142,7 +142,7 @@ class _Comparison:
             return REPLACED
         code = function.__code__
         if not _is_same_code(code, self._source.codes[qualified_name]):
-            # Different code of the same file and name comes from an earlier version of the file.
+            # Other code with the same file and name is from an earlier version of the file.
             is_from_file = code.co_filename == str(self._source.path)
             is_earlier_version = is_from_file and code.co_qualname == qualified_name
             return EDITED_LATER if is_earlier_version else REPLACED
@@ -172,8 +172,8 @@ class _Comparison:
             allowed |= ADDED_TO_DATACLASS
         fields: tuple[str, ...] = getattr(found, "_fields", ())
         if fields:
-            # `NamedTuple` replaces the fields by descriptors and moves their defaults to the
-            # constructor, so that the fields cannot be compared with the body of the class.
+            # `NamedTuple` makes descriptors of the fields in the body of the class. They cannot be
+            # compared with the body.
             allowed |= ADDED_TO_NAMED_TUPLE.union(fields)
         attributes = vars(found)
         for part in statement.body:
@@ -190,11 +190,11 @@ class _Comparison:
 
     def _value_of(self, expression: ast.expr) -> Any:
         """Compute an expression of the file again, by the functions and classes in memory."""
-        # The code is a module that has the imports of the file and one assignment.
+        # The compiled module has the imports of the file and one assignment.
         assignment = ast.Assign([ast.Name("__value__", ast.Store())], expression)
         ast.fix_missing_locations(assignment)
-        # The imports matter for lambdas, which are compared by their instructions: CPython calls a
-        # function of a module by other instructions if the import is compiled with the call.
+        # The imports matter for lambdas, which are compared by their instructions: CPython compiles
+        # a call such as `F.gelu(x)` differently if it sees that `F` is imported in the same file.
         statements = [*self._source.imports, assignment]
         code = compile(
             ast.Module(statements, type_ignores=[]),
@@ -208,7 +208,7 @@ class _Comparison:
 
 
 def is_same(found: Any, expected: Any) -> bool:
-    """Return whether a constant, a table or a lambda in memory equals the one of the file."""
+    """Return whether a constant, a dict or a lambda in memory equals the one of the file."""
     if found is expected:
         return True
     if type(found) is not type(expected):
@@ -216,8 +216,8 @@ def is_same(found: Any, expected: Any) -> bool:
     if isinstance(expected, FunctionType):
         return _is_same_code(found.__code__, expected.__code__)
     if isinstance(expected, dict):
-        # Plugins may add entries to a table. The order of the others matters, since filters are
-        # applied in the order of their table.
+        # Plugins may add entries to a dict of components. The order of the other entries matters:
+        # sampling filters are applied in the order of their dict.
         shared_keys = [key for key in found if key in expected]
         has_same_values = all(is_same(found.get(key), value) for key, value in expected.items())
         return shared_keys == list(expected) and has_same_values
@@ -231,14 +231,15 @@ def _as_tuples(node: Any) -> Any:
     """Return a syntax tree as nested tuples that are the same in every version of Python.
 
     Docstrings are left out. So are empty fields: later versions have more fields, which are empty
-    for code that earlier versions can parse. `ast.dump` has them, so that its text differs.
+    for code that earlier versions can parse. `ast.dump` shows them, so its text is not the same in
+    every version.
     """
     if isinstance(node, ast.AST):
         fields = [(name, _as_tuples(value)) for name, value in ast.iter_fields(node)]
         filled = [(name, value) for name, value in fields if value not in (None, ())]
         return type(node).__name__, *filled
     if isinstance(node, list):
-        return tuple(_as_tuples(each) for each in node if not _is_docstring(each))
+        return tuple(_as_tuples(element) for element in node if not _is_docstring(element))
     return node
 
 
@@ -289,8 +290,8 @@ def _undecorated(found: Any) -> Any:
         return found.fget
     if isinstance(found, staticmethod | classmethod):
         return found.__func__
-    # torch wraps the method `step` of an optimizer's class when the first optimizer is made, and
-    # marks it by this attribute.
+    # When the first optimizer of a class is made, torch wraps the method `step` of the class, and
+    # marks the wrapper by this attribute. `step` may have a decorator of its own below.
     if getattr(found, "hooked", False):
         found = found.__wrapped__
     return getattr(found, "__wrapped__", found)

@@ -114,9 +114,9 @@ ROUNDING = 1e-6
 
 
 def models() -> Iterator[tuple[str, GPT]]:
-    """Yield the names and models of the trial.
+    """Yield the names and models of the trial, which have the same weights every time.
 
-    Their weights are so large that an error in any part of a model changes its logits.
+    The weights are so large that an error in any part of a model changes its logits.
     """
     for number, changes in enumerate(MODELS):
         torch.manual_seed(number)
@@ -130,13 +130,13 @@ def models() -> Iterator[tuple[str, GPT]]:
 
 
 def training_difference(kernels: Kernels) -> str | None:
-    """Return where what the kernels compute for a training differs from PyTorch's, or None."""
+    """Return the first result of the training kernels that differs from PyTorch's, or None."""
     max_element_difference, max_norm_ratio = TRAINING_TOLERANCES[kernels.dtype]
     for name, model in models():
         idx = torch.randint(model.vocab_size, (3, model.config.block_size + 1))
         native = NativeModel(model, kernels)
-        # The first pass has dropout. Its result cannot be compared, since kernels have random
-        # numbers of their own, but it shows whether a kernel crashes or hangs.
+        # This first pass has dropout. Its results cannot be compared, since the kernels draw other
+        # random numbers than PyTorch, but it shows whether a kernel crashes or hangs.
         native.compute_gradients(idx[:, :-1], idx[:, 1:])
         model.eval()
         found = _native_results(native, idx)
@@ -151,22 +151,30 @@ def training_difference(kernels: Kernels) -> str | None:
                     f"{part} of {name} differed by {element_difference:.2g} "
                     f"(norm {norm_ratio:.2g}) from PyTorch's"
                 )
-    return _update_difference(kernels)
+    return _adamw_difference(kernels) or _muon_difference(kernels)
 
 
-def _teacher(model: GPT, idx: Tensor) -> Tensor:
-    """Return probabilities (B, T, V) that depend on the ids alone."""
-    return F.one_hot(idx[:, 1:] * 7 % model.vocab_size, model.vocab_size) * 0.5 + (
-        0.5 / model.vocab_size
-    )
+def _targets(idx: Tensor) -> Tensor:
+    """Return the targets (B, T) of ids (B, T + 1): the ids one position later, some left out."""
+    targets = idx[:, 1:].clone()
+    targets[:, ::5] = IGNORED
+    return targets
+
+
+def _teacher_probabilities(model: GPT, idx: Tensor) -> Tensor:
+    """Return the predictions (B, T, V) of a teacher for ids (B, T + 1).
+
+    Half of the probability is on one token, and the other half is the same for all tokens.
+    """
+    likely = idx[:, 1:] * 7 % model.vocab_size  # mostly other tokens than the targets
+    return F.one_hot(likely, model.vocab_size) * 0.5 + 0.5 / model.vocab_size
 
 
 def _native_results(native: NativeModel, idx: Tensor) -> dict[str, Tensor]:
     """Return logits (B, T, V) of ids (B, T + 1), and the gradient of each parameter, by name."""
     logits = native.logits(idx[:, :-1])
-    targets = idx[:, 1:].clone()
-    targets[:, ::5] = IGNORED
-    teacher = _teacher(native.model, idx)
+    targets = _targets(idx)
+    teacher = _teacher_probabilities(native.model, idx)
     # In two parts, of which the second adds its gradients to those of the first.
     for rows in (slice(0, 2), slice(2, 3)):
         native.compute_gradients(
@@ -179,28 +187,30 @@ def _native_results(native: NativeModel, idx: Tensor) -> dict[str, Tensor]:
 
 
 def _torch_results(model: GPT, idx: Tensor) -> dict[str, Tensor]:
-    """Return the same by PyTorch, in float32.
+    """Return what `_native_results` returns, computed by PyTorch in float32.
 
     The objective is written out, since this package may not import `gpt.training`.
     """
     model.zero_grad()
     logits = model(idx[:, :-1])  # (B, T, V)
-    targets = idx[:, 1:].clone()
-    targets[:, ::5] = IGNORED
+    targets = _targets(idx)
     scaled = logits / LOSS_WEIGHTS.temperature
     log_probs = scaled.log_softmax(-1)
     loss = torch.zeros(())
+    # Each position predicts the next token with weight 1, and the tokens after that with others.
     for distance, weight in enumerate((1.0, *LOSS_WEIGHTS.later_weights)):
-        known = log_probs[:, : log_probs.size(1) - distance]
+        # The last positions have no target so far ahead.
+        with_target = log_probs[:, : log_probs.size(1) - distance]
         loss = loss + weight * F.nll_loss(
-            known.flatten(0, 1),
+            with_target.flatten(0, 1),
             targets[:, distance:].flatten(),
             ignore_index=IGNORED,
             reduction="sum",
         )
-    of_teacher = -(log_probs * _teacher(model, idx)).sum()
-    loss = (1 - LOSS_WEIGHTS.teacher_weight) * loss + LOSS_WEIGHTS.teacher_weight * of_teacher
-    log_z = scaled.logsumexp(-1)
+    teacher_loss = -(log_probs * _teacher_probabilities(model, idx)).sum()
+    teacher_weight = LOSS_WEIGHTS.teacher_weight
+    loss = (1 - teacher_weight) * loss + teacher_weight * teacher_loss
+    log_z = scaled.logsumexp(-1)  # (B, T), log of the softmax's denominator
     loss = loss + LOSS_WEIGHTS.z_weight * (log_z.square() * (targets != IGNORED)).sum()
     torch.autograd.backward(LOSS_WEIGHTS.scale * loss)
     results = {"the logits": logits.detach()}
@@ -211,45 +221,59 @@ def _torch_results(model: GPT, idx: Tensor) -> dict[str, Tensor]:
     return results
 
 
-def _update_difference(kernels: Kernels) -> str | None:
-    """Return how updates by the kernels differ from those of AdamW and of Muon, or None."""
-    weight = torch.randn(40_000)  # several tasks
+def _adamw_difference(kernels: Kernels) -> str | None:
+    """Return how much the kernels' updates by AdamW differ from those of its formula, or None."""
+    weight = torch.randn(40_000)  # so large that several threads share the work
     expected = weight.clone()
     rate = 0.1
     decay = 0.3
     eps = 1e-8
     beta_1, beta_2 = 0.8, 0.9
     group = {"lr": rate, "betas": (beta_1, beta_2), "eps": eps, "weight_decay": decay}
-    mean = torch.zeros_like(weight)
+    first_moment = torch.zeros_like(weight)  # of the kernels
+    second_moment = torch.zeros_like(weight)
+    mean = torch.zeros_like(weight)  # of the formula
     square = torch.zeros_like(weight)
-    moments = (mean.clone(), square.clone())
-    step = torch.zeros(())
+    step = torch.zeros(())  # the kernels count the updates in it
     for number in range(1, 4):
         gradient = torch.randn_like(weight)
-        update_natively(kernels, [Updated(weight, gradient, *moments, step, group)])
-        # AdamW written out: torch's own imports its compiler first, which takes a second.
+        updated = Updated(weight, gradient, first_moment, second_moment, step, group)
+        update_natively(kernels, [updated])
+        # AdamW is written out, since torch's own imports its compiler first, which takes a second.
         mean.lerp_(gradient, 1 - beta_1)
         square.mul_(beta_2).addcmul_(gradient, gradient, value=1 - beta_2)
         deviation = (square / (1 - beta_2**number)).sqrt() + eps
         expected.mul_(1 - rate * decay)
         expected.addcdiv_(mean / (1 - beta_1**number), deviation, value=-rate)
     difference = float((weight - expected).norm() / expected.norm())
-    # Rounding makes 1e-7.
+    # Rounding alone makes a difference of 1e-7. `not` lets a difference of NaN fail too.
     if not difference <= 1e-5:
         return f"updates of AdamW differed by {difference:.2g} from those of its formula"
-    for shape in ((96, 64), (48, 160)):
-        matrix = torch.zeros(shape)
-        muon = {"lr": 1.0, "weight_decay": 0.0, "steps": 5, "momentum": 0.9}
-        gradient = torch.randn(shape)
-        moment = torch.zeros(shape)
-        update_natively(kernels, [Updated(matrix, gradient, moment, None, None, muon)])
-        # The factor of the rate, by which the rows of tall matrices change as those of others.
-        factor = max(1.0, shape[0] / shape[1]) ** 0.5
+    return None
+
+
+def _muon_difference(kernels: Kernels) -> str | None:
+    """Return for which matrix the kernels' update of Muon is wrong, or None.
+
+    An update has to be nearly orthogonal, and has to go against the gradient.
+    """
+    group = {"lr": 1.0, "weight_decay": 0.0, "steps": 5, "momentum": 0.9}
+    for rows, columns in ((96, 64), (48, 160)):
+        # Of a matrix of zeros, the updated matrix is the update itself.
+        matrix = torch.zeros(rows, columns)
+        gradient = torch.randn(rows, columns)
+        momentum = torch.zeros(rows, columns)
+        updated = Updated(matrix, gradient, momentum, second_moment=None, step=None, group=group)
+        update_natively(kernels, [updated])
+        # Muon multiplies its rate by this factor, which is above 1 for tall matrices.
+        factor = max(1.0, rows / columns) ** 0.5
         values = torch.linalg.svdvals(matrix / factor)
-        # Five iterations bring singular values to between 0.7 and 1.2.
+        # Muon's five iterations bring singular values, all 1 in an orthogonal matrix, to between
+        # 0.7 and 1.2.
         is_orthogonal = bool((values > 0.5).all() and (values < 1.4).all())
-        if not is_orthogonal or not bool((matrix * gradient).sum() < 0):
-            return f"the update of Muon for a matrix {shape} was not orthogonal"
+        goes_down = bool((matrix * gradient).sum() < 0)
+        if not is_orthogonal or not goes_down:
+            return f"the update of Muon for a matrix {(rows, columns)} was not orthogonal"
     return None
 
 
@@ -263,13 +287,13 @@ def _largest_difference(found: Tensor, expected: Tensor) -> float:
 def decoding_difference(
     library: ctypes.CDLL, processor: Processor, compares_samples: bool = True
 ) -> str | None:
-    """Return where the logits of a decoder differ from PyTorch's, or None.
+    """Return which logits or sampled tokens of a decoder differ from PyTorch's, or None.
 
     Args:
         compares_samples: whether to compare the tokens that the decoder samples too.
     """
     # In C++ each format of weights has functions of its own, and so has each type of keys and
-    # values. No function depends on both, so that not every pair has to be compared.
+    # values. No function depends on both, so not every pair has to be tried.
     formats = [(weights, "fp32") for weights in ("float32", *NAMES)]
     formats += [("float32", kv_dtype) for kv_dtype in KV_KINDS]
     for (name, model), (weights, kv_dtype) in product(models(), formats):
@@ -315,25 +339,26 @@ def _logits_difference(decoder: Decoder, model: GPT) -> float:
     first_block = decoder.blocks_per_sequence
     decoder.copy_blocks([(first_block, 0), (first_block + 1, 1)])
     logits = torch.empty(model.vocab_size)
-    # `step` writes logits only where it samples a token, which is not used here.
-    request = sample_in_c(sampling_in_c(SamplingParams()), 0.5, None, logits)
+    # `step` writes logits only where it samples a token. The token is not used here.
+    sampling = sampling_in_c(SamplingParams())
+    request = sample_in_c(sampling, uniform=0.5, seen=None, logits=logits)
     decoder.step(TokenBatch([tokens[-1]], sequences=[1], positions=[65]), [0], [request])
     found = torch.cat((*parts, logits.unsqueeze(0)))
     return _largest_difference(found, torch.cat((expected, expected[-1:])))
 
 
 def _sampling_difference(decoder: Decoder, vocab_size: int) -> str | None:
-    """Return with which parameters a decoder samples other tokens than PyTorch would, or None.
+    """Return a message if a decoder samples other tokens than PyTorch would, or None.
 
-    PyTorch computes probabilities from the decoder's logits. A sampled token is correct if its
-    random number lies in the token's interval of cumulative probability.
+    PyTorch computes probabilities from the decoder's logits. A sampled token is correct if the
+    random number that chose it lies in the token's interval of cumulative probability.
     """
     for fields in SAMPLING_PARAMS:
         params = SamplingParams.model_validate(fields)
         uniforms = torch.rand(2, 8)  # of two sequences and eight steps
         seen = torch.zeros(2, vocab_size, dtype=torch.uint8)
         seen[:, :9] = 1  # some tokens, so that the repetition penalty has an effect
-        # `generate` marks the tokens that it samples in `seen`, so that a copy is kept.
+        # A copy is needed, since `generate` marks in `seen` the tokens that it samples.
         seen_before = seen.clone()
         newest = TokenBatch(tokens=[1, 2], sequences=[0, 1], positions=[0, 0])
         sampled, logits = decoder.generate(newest, uniforms, params, seen, keep_logits=True)
@@ -443,8 +468,8 @@ def _limit_this_process() -> None:
         # A limit that the user has set stays.
         if soft == resource.RLIM_INFINITY:
             resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, hard))
-        # A limit of 0 bytes (RLIMIT_CORE) has no effect where Linux pipes cores to a program. Other
-        # systems have no prctl.
+        # By this call Linux writes no core file. A limit of 0 bytes (RLIMIT_CORE) would have no
+        # effect where Linux pipes cores to a program. Other systems have no prctl.
         ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
@@ -453,6 +478,6 @@ if __name__ == "__main__":
     if words == ["-"]:
         words = json.load(sys.stdin)
     code = main(*words) if words else write_fingerprint()
-    # Frozen objects are not collected at exit, which saves time.
+    # Python does not search frozen objects for garbage at exit, which saves time.
     gc.freeze()
     sys.exit(code)

@@ -150,10 +150,10 @@ class Trial:
         self.stacks = self.path.with_suffix(".crash")
 
     def unusable_reason(self, process: TrialProcess, report: Report) -> str | None:
-        """Return why the library must not be used, or None; without a valid result, try it first.
+        """Return why the library must not be used, or None; try it if no valid result is stored.
 
         Args:
-            process: tries the library, unless there is a valid result.
+            process: tries the library, unless a valid result is stored.
 
         Raises:
             DeviceError: the library cannot be tried, since the model's code was edited.
@@ -190,11 +190,11 @@ class Trial:
         """Return whether a stored result still says whether the library may be used."""
         if (stored.library, stored.processor) != (self._library.name, self._processor):
             return False
-        # The trial did not compare sampling, whose code was edited. That edit has been undone, so
-        # that the library would now be used for sampling too.
+        # At the time of the trial the code of sampling was edited, so that sampling was not
+        # compared. The edit has been undone since: the library would now be used for sampling too.
         if stored.compared == LOGITS_ONLY and changed_code(SAMPLING) is None:
             return False
-        # If the file of stacks has grown, a process has crashed since the trial.
+        # If the file of stacks has another size, a process has crashed since the trial.
         return stored.crash_bytes == self._crash_bytes()
 
     def _crash_bytes(self) -> int:
@@ -210,8 +210,8 @@ class Trial:
         If the trial failed but another one may succeed, for example with more memory, return only
         the reason, which is not stored.
         """
-        # The size is read before the trial: if another process crashes meanwhile, the result will
-        # not be valid.
+        # The size is read before the trial: if another process crashes while it runs, the file of
+        # stacks gets larger than the result says, which makes the result invalid.
         crash_bytes = self._crash_bytes()
         rounds = ROUNDS_AFTER_CRASH if crash_bytes else 1
         code, lines = process.run(self._source, self._processor, str(self._library), str(rounds))
@@ -231,6 +231,7 @@ class Trial:
 def read_result(path: Path) -> TrialResult | None:
     """Return the result in a file, or None if the file is missing or damaged."""
     try:
+        # With other keys than the attributes, the constructor raises a TypeError.
         result = TrialResult(**parse_json(read_file(path, MAX_BYTES)))
     except (OSError, ValueError, TypeError):
         return None

@@ -6,6 +6,7 @@ tokens of the pass, to the last bit.
 """
 
 import ctypes
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -149,11 +150,11 @@ class Decoder:
         self.sequences = sequences
         self.max_tokens = max(MIN_PASS_TOKENS, sequences * tokens_per_sequence)
         self.threads = torch.get_num_threads()
-        self.blocks_per_sequence = -(-weights.model.block_size // BLOCK)  # rounded up
+        self.blocks_per_sequence = math.ceil(weights.model.block_size / BLOCK)
         num_entries = sequences * self.blocks_per_sequence  # of the block tables of all sequences
         self.blocks = num_entries if blocks is None else blocks
         # C++ reads the block tables from this array in every pass, and `set_blocks` changes them.
-        # If there are fewer blocks than entries, the other entries are 0.
+        # At first entry i is block i. If there are fewer blocks, the other entries are 0.
         first_blocks = range(min(num_entries, self.blocks))
         self._tables = (ctypes.c_int32 * num_entries)(*first_blocks)
         cache = CCacheOptions(ctypes.addressof(self._tables), KV_KINDS[kv_dtype], self.blocks)
@@ -183,7 +184,7 @@ class Decoder:
     def use_threads(self, threads: int) -> None:
         """Set the number of threads that compute the next calls, at most `self.threads`.
 
-        The results do not depend on it, to the last bit.
+        The results are the same for every number, to the last bit.
         """
         self._library.gpt_decoder_use_threads(self._decoder, threads)
 
@@ -191,7 +192,7 @@ class Decoder:
         """Set where a sequence is stored: position p lies in block `blocks[p // BLOCK]`."""
         assert sequence < self.sequences
         assert len(blocks) <= self.blocks_per_sequence
-        # C++ does not check the numbers of blocks: a wrong one would corrupt other memory.
+        # C++ does not check the indices of blocks: a wrong one would corrupt other memory.
         assert all(0 <= block < self.blocks for block in blocks)
         start = sequence * self.blocks_per_sequence
         self._tables[start : start + len(blocks)] = list(blocks)
@@ -236,8 +237,9 @@ class Decoder:
         """Sample several tokens for each of B different sequences, one token of each per step.
 
         Args:
-            newest: the newest token of each sequence, whose keys and values are not stored yet. The
-                last sampled token may lie outside the window.
+            newest: the newest token of each sequence, whose keys and values are not stored yet.
+                Their positions and the steps have to fit into the window; only the last sampled
+                token, which is not computed any more, may lie outside.
             uniforms: (B, steps) float32 random numbers in [0, 1), one for each token to sample.
             seen: (B, V) uint8, 1 for tokens to which the repetition penalty applies. C++ sets 1 for
                 each token that it samples.
@@ -271,7 +273,7 @@ class Decoder:
             sampled,
             floats(logits),
         )
-        # 0 means that all logits are finite; a failure is 1 + step * B + row.
+        # C++ returns 0 if all logits are finite, else 1 + step * B + row of some that are not.
         if failure:
             step, row = divmod(failure - 1, num_sequences)
             raise NotFiniteError(row, step)
@@ -305,7 +307,7 @@ class Decoder:
         return list(sampled)
 
     def _in_c(self, batch: TokenBatch) -> Any:
-        """Return a pointer to a batch in C++, which keeps the memory of the batch alive."""
+        """Return a pointer to a batch in C++; the pointer object keeps the batch's memory alive."""
         tokens, sequences, positions = batch
         assert len(tokens) == len(sequences) == len(positions) <= self.max_tokens
         arrays = map(integers, batch)

@@ -45,10 +45,14 @@ def reason_not_as_configured(model: GPT) -> str | None:
     """
     if next(model.parameters()).device.type != "cpu":
         return "the native backend runs on a CPU"
-    not_covered = uncovered_option(model.config, ACTIVATIONS)
-    not_covered = not_covered or changed_module(model) or changed_tensor(model)
+    not_covered = (
+        uncovered_option(model.config, ACTIVATIONS)
+        or changed_module(model)
+        or changed_tensor(model)
+    )
     if not_covered is not None:
         return f"the native backend does not cover {not_covered}"
+    # The package's own code may have been edited, or replaced in memory.
     return changed_code(DECODING)
 
 
@@ -128,7 +132,7 @@ class _Copies:
 
     def layer(self, block: Any) -> CLayer:
         """Return the structure of a block; matrices and norms that it lacks are null pointers."""
-        gate = CMatrix()  # has null pointers, unless the feed-forward network is gated
+        gate = CMatrix()  # null pointers, which stay if the feed-forward network is not gated
         if hasattr(block.mlp, "c_gate"):
             gate = self._matrix(block.mlp.c_gate)
         norm_1, norm_1_bias = self._norm(block.ln_1)
@@ -158,7 +162,7 @@ class _Copies:
         matrix = _joined_matrix(layers, bias)
         if self._in_tiles:
             matrix = matrix.in_tiles()
-        # Integers of all kinds are stored in bytes.
+        # Integers of all kinds, int4 too, are stored in tensors of int8.
         dtype = FLOAT_DTYPES.get(matrix.kind, torch.int8)
         return CMatrix(
             weights=self._keep(matrix.weights, dtype),
@@ -217,7 +221,7 @@ class Matrix:
         """Lay out weights (outputs, inputs) in float32 or bfloat16."""
         kind = Kind.BFLOAT16 if weight.dtype == torch.bfloat16 else Kind.FLOAT32
         outputs, inputs = weight.shape
-        # Without scales there are no groups, but C++ must not divide by 0.
+        # Floats have no scales and so no groups, but C++ divides by `group`, which must not be 0.
         return cls(_blocks(weight), None, bias, kind, outputs, inputs, group=max(inputs, 1))
 
     @classmethod
@@ -234,7 +238,8 @@ class Matrix:
         blocks = _blocks(integers)
         kind = Kind.INT8
         if bits == 4:
-            # The first of two inputs is stored in the low 4 bits of their byte.
+            # Of each two adjacent inputs, the first is stored in the low 4 bits of a byte, and the
+            # second in the high 4 bits. `& 15` keeps 4 bits of a negative number too.
             low_bits = blocks[:, 0::2] & 15
             high_bits = blocks[:, 1::2] << 4
             blocks = (low_bits | high_bits).contiguous()
@@ -250,11 +255,11 @@ class Matrix:
         """
         if self.kind != Kind.INT8 or self.group != self.inputs:
             return self
-        # `F.pad` takes the last dimension first: only the inputs are padded.
+        # `F.pad` takes the last dimension first: only the inputs are padded, to whole tiles.
         padded = F.pad(self.weights, (0, 0, 0, -self.inputs % TILE_INPUTS))
-        # (outputs / 64, inputs / 64, 16 and 4 inputs, 4 tiles, 16 outputs)
+        # (outputs / 64, inputs / 64, 16 rows of tiles, 4 inputs, 4 tiles, 16 outputs)
         split = padded.view(len(padded), -1, 16, 4, 4, 16)
-        # (outputs / 64, inputs / 64, 4 tiles, 16 inputs, 16 outputs, 4 inputs)
+        # (outputs / 64, inputs / 64, 4 tiles, 16 rows, 16 outputs, 4 inputs)
         tiles = split.permute(0, 1, 4, 2, 5, 3).contiguous()
         return Matrix(
             weights=tiles,

@@ -77,7 +77,7 @@ class Kernels:
     """
 
     def __init__(self, library: ctypes.CDLL, processor: Processor) -> None:
-        # The structures must have the sizes that the library was compiled with.
+        # C++ would read and write the wrong memory if the structures here had other sizes.
         check_facts(library, *STRUCTURES)
         self._library = library
         for name in ("gpt_gradients_bytes", "gpt_update_bytes"):
@@ -87,14 +87,17 @@ class Kernels:
         library.gpt_norm.restype = c_double
         self.processor = processor
         self.dtype = processor.matmul_dtype
-        # Linux lets a process use the AMX tile unit only after it has asked; 0 means granted.
+        # Linux lets a process use the tiles of Intel AMX only after it has asked; 0 means granted.
         if library.gpt_request_matmul():
             raise DeviceError("the system does not grant the AMX tiles")
-        # One block of memory is kept for gradients, and one for updates: the largest so far.
+        # The memory for the intermediate results of each method is kept for its next call.
         self._memory = {"gradients": torch.empty(0), "update": torch.empty(0)}
 
     def gradients(self, model: CTrainedModel, batch: CMicroBatch) -> CLossSums:
-        """Compute the losses of a batch, and the gradients, or the logits if the batch wants them.
+        """Compute the losses of a batch and the gradients of the model's parameters.
+
+        The gradients are written to the addresses in `model`. If `batch` has an address for logits,
+        only logits are computed.
 
         Raises:
             DeviceError: there is not enough memory.
@@ -109,6 +112,7 @@ class Kernels:
     def norm(self, numbers: Tensor) -> float:
         """Return the root of the sum of squares of float32 numbers (N,)."""
         count = c_int64(numbers.numel())
+        # C++ sums up the squares of each piece apart, so that threads can share the pieces.
         sums = torch.empty(self._library.gpt_pieces(count), dtype=torch.float64)
         threads = torch.get_num_threads()
         norm: float = self._library.gpt_norm(
@@ -131,13 +135,13 @@ class Kernels:
         self._library.gpt_update(*arguments, memory)
 
     def _reserve(self, name: str, num_bytes: int) -> c_void_p:
-        """Return the address of the memory of a name, after it was made large enough."""
+        """Return the address of the memory for "gradients" or "update"; enlarge it if needed."""
         memory = self._memory[name]
         if memory.nbytes < num_bytes:
-            # Freed first, so that both are never there together.
+            # The smaller memory is freed first, so that there need not be room for both.
             self._memory[name] = torch.empty(0)
             del memory
-            remedy = "train.batch_size"
+            remedy = "train.batch_size"  # what the message tells the user to lower
             require_memory(num_bytes, "a training step", remedy, torch.device("cpu"))
             memory = torch.empty(num_bytes, dtype=torch.uint8)
             self._memory[name] = memory
@@ -153,11 +157,11 @@ def load_kernels(
     """Load the kernels whose activations have a given type.
 
     Args:
-        dtype: float32, or bfloat16, for which not every processor has instructions. It chooses the
-            class only where `processor` is None.
-        processor: the class whose library is loaded, without a trial, with the type of that class.
-            None means the best class of this machine whose library passes its trial in a process of
-            its own.
+        dtype: float32, or bfloat16, for which not every processor has instructions. It is only read
+            if `processor` is None.
+        processor: the class whose library is loaded, without a trial; its activations have the type
+            of that class. None means the best class of this machine that has the type, and whose
+            library passes its trial in a process of its own.
 
     Raises:
         DeviceError: no class of this machine has the type, or no library can be used.

@@ -89,9 +89,10 @@ class NativeModel:
     """A GPT whose gradients the compiled library computes.
 
     Attributes:
-        report: takes a line for the user, when PyTorch has to compute instead.
+        report: called with a line for the user if PyTorch has to compute instead.
         flat_gradients: the gradients of all parameters, (N,) float32.
-        gradients: its parts, by the names of the parameters; a tied weight has one name.
+        gradients: views of `flat_gradients` in the shapes of the parameters, by the names of the
+            parameters; a tied weight has one name.
     """
 
     def __init__(self, model: GPT, kernels: Kernels, report: Report = silent) -> None:
@@ -100,6 +101,7 @@ class NativeModel:
         self.report = report
         self.parameters = dict(model.named_parameters())
         sizes = [parameter.numel() for parameter in self.parameters.values()]
+        # One tensor for all, so that the library computes and clips their norm in one pass.
         self.flat_gradients = torch.zeros(sum(sizes), dtype=torch.float32)
         parts = torch.split(self.flat_gradients, sizes)
         self.gradients = {
@@ -108,7 +110,8 @@ class NativeModel:
         }
         self._addresses: list[int] = []
         self._description = CTrainedModel()
-        self._blocks: list[Any] = []  # which keeps the arrays alive that the description points to
+        # Keeps the arrays alive that the description points to.
+        self._blocks: list[Any] = []
 
     def compute_gradients(
         self,
@@ -120,18 +123,20 @@ class NativeModel:
     ) -> CLossSums:
         """Compute `flat_gradients` and return the sums of the losses over positions.
 
-        Dropout is that of the model's mode.
+        There is dropout if the model is in training mode.
 
         Args:
             inputs: (B, T) int64.
             targets: (B, T) int64; those below 0 do not count.
             teacher: probabilities of the next token, (B, T, V).
-            adds: add to the gradients that are there.
+            adds: whether to add the gradients to those of the call before, as is done for several
+                micro-batches.
 
         Raises:
             DeviceError: there is not enough memory.
             IndexError: a target is not in the vocabulary.
         """
+        # C++ does not check targets: too large a target would make it read other memory.
         if int(targets.max()) >= self.model.vocab_size:
             raise IndexError(f"a target is {int(targets.max())}, outside of the vocabulary")
         batch = self._describe_batch(inputs, weights)
@@ -160,10 +165,11 @@ class NativeModel:
         return self.model.config
 
     def _describe_batch(self, inputs: Tensor, weights: LossWeights) -> CMicroBatch:
-        """Return the C structure of a batch, which has seeds of its own for dropout."""
+        """Return the C structure of a batch, which has new seeds for dropout."""
         self.model.check(inputs)
         inputs = inputs.long().contiguous()  # the library reads int64 only
-        seeds = (ctypes.c_uint32 * (1 + SEEDS_PER_BLOCK * len(self.model.h)))(*self._sample_seeds())
+        sampled_seeds = self._sample_seeds()
+        seeds = (ctypes.c_uint32 * len(sampled_seeds))(*sampled_seeds)
         later_weights = (ctypes.c_float * len(weights.later_weights))(*weights.later_weights)
         batch = CMicroBatch(
             inputs=pointer(inputs, torch.int64),
@@ -177,22 +183,25 @@ class NativeModel:
             batch=inputs.size(0),
             length=inputs.size(1),
         )
-        # A structure holds addresses only, so that it has to keep alive what they point to.
+        # The structure holds only addresses. This attribute keeps alive what they point to.
         batch.kept = (inputs, seeds, later_weights)
         return batch
 
     def _sample_seeds(self) -> list[int]:
-        """Return the seeds of one batch, from torch's generator, whose state checkpoints have.
+        """Sample a seed for each dropout of the model: of the embeddings, then three of each block.
 
-        No seed is drawn for a dropout that drops nothing.
+        The seeds come from torch's generator, whose state is saved in checkpoints, so that a
+        resumed training has the same dropout. A dropout that drops nothing takes no random number.
         """
         config = self.model.config
         is_training = self.model.training
         dropout = config.dropout if is_training else 0.0
         weights_dropout = config.weights_dropout if is_training else 0.0
-        seeds = [_sample_seed(dropout)]
+        seeds = [_sample_seed(dropout)]  # of the embeddings
         for _ in self.model.h:
-            seeds += [_sample_seed(weights_dropout), _sample_seed(dropout), _sample_seed(dropout)]
+            seeds.append(_sample_seed(weights_dropout))  # of the attention weights
+            seeds.append(_sample_seed(dropout))  # after attention
+            seeds.append(_sample_seed(dropout))  # after the MLP
         return seeds
 
     def _describe_model(self) -> CTrainedModel:
@@ -201,7 +210,7 @@ class NativeModel:
         description = self._description
         if addresses != self._addresses:
             # A parameter has other memory than before, and may have another dtype or device too.
-            # `floats` is called only to check that: it raises TypeError where C could not read one.
+            # `floats` checks that: it raises TypeError for a parameter that C could not read.
             for parameter in self.parameters.values():
                 floats(parameter.detach())
             description = self._describe_tensors()
@@ -213,6 +222,10 @@ class NativeModel:
         return description
 
     def _describe_tensors(self) -> CTrainedModel:
+        """Return a new C structure of the model, still without the probabilities of dropout.
+
+        Pointers that no assignment sets are null: rotary models add no position table, for example.
+        """
         config = self.model.config
         weights = {name: parameter.detach() for name, parameter in self.parameters.items()}
         self._blocks = []
@@ -229,7 +242,7 @@ class NativeModel:
             is_layer_norm=config.norm == "layernorm",
             activation=ACTIVATIONS[config.mlp],
         )
-        added = self.model.wpe
+        added = self.model.wpe  # the positions that are added to the token embeddings
         if isinstance(added, LearnedPositions):
             description.added = floats(added.weight.detach())
         elif isinstance(added, SinusoidalPositions):
@@ -241,19 +254,24 @@ class NativeModel:
         return description
 
     def _describe_set(self, tensors: dict[str, Tensor]) -> CModelTensors:
-        """Return the C structure of the model's weights, or of their gradients."""
+        """Return the C structure of the model's weights, or of their gradients.
+
+        A parameter that the model does not have, such as a bias, becomes a null pointer.
+        """
         blocks = (CBlockTensors * self.model.config.n_layer)()
         for number, block in enumerate(blocks):
             for field, name in BLOCK_PARAMETERS.items():
                 setattr(block, field, floats(tensors.get(f"h.{number}.{name}")))
-        self._blocks.append(blocks)
+        self._blocks.append(
+            blocks
+        )  # keeps the array alive, of which `CModelTensors` has an address
         wte = tensors["wte.weight"]
         return CModelTensors(
             wte=floats(wte),
             wpe=floats(tensors.get("wpe.weight")),
             ln_f=floats(tensors["ln_f.weight"]),
             ln_f_bias=floats(tensors.get("ln_f.bias")),
-            # A tied head has no name of its own.
+            # A tied head is the matrix `wte`, and has no entry of its own.
             lm_head=floats(tensors.get("lm_head.weight", wte)),
             blocks=ctypes.cast(blocks, c_void_p),
         )
@@ -278,7 +296,8 @@ def load_native_model(
     reason = reason or changed_module(model, trains=True) or changed_tensor(model)
     if reason:
         raise DeviceError(f"the native kernels do not cover {reason}")
-    # The kernels compute what the code of `gpt.model` said when they were written.
+    # The kernels compute what the code of the package did when they were written. If somebody has
+    # edited the code since, PyTorch computes what it says now.
     edited = changed_code(TRAINING)
     if edited:
         raise DeviceError(edited)
@@ -288,23 +307,18 @@ def load_native_model(
 def _uncovered_in_training(config: ModelConfig) -> str | None:
     """Return what a configuration has that the kernels do not compute; None if there is nothing."""
     reason = uncovered_option(config, ACTIVATIONS)
-    if reason:
+    if reason is not None:
         return reason
-    hidden = config.mlp_hidden
+    if config.attention != "auto":
+        # Whoever names one of PyTorch's ways to compute attention wants that one, and no kernel.
+        return f"model.attention={config.attention}"
+    if config.kv_heads != config.n_head:
+        return "grouped key and value heads"
+    # The kernels compute whole vectors, and are written for heads and hidden layers that fill them.
     head_dim = config.head_dim
-    # Kernels compute whole vectors, and are written for these widths only.
-    is_head_covered = head_dim % 32 == 0 and head_dim <= 256
-    is_hidden_covered = hidden % 16 == 0
-    reasons = {
-        # whoever names an attention wants that one and no kernel
-        f"model.attention={config.attention}": config.attention != "auto",
-        "grouped key and value heads": config.kv_heads != config.n_head,
-        f"heads {head_dim} wide (a multiple of 32 is needed, at most 256)": not is_head_covered,
-        f"a hidden width of {hidden} (model.mlp_width has to be a multiple of 16)": (
-            not is_hidden_covered
-        ),
-    }
-    for reason, holds in reasons.items():
-        if holds:
-            return reason
+    if head_dim % 32 != 0 or head_dim > 256:
+        return f"heads {head_dim} wide (a multiple of 32 is needed, at most 256)"
+    hidden = config.mlp_hidden
+    if hidden % 16 != 0:
+        return f"a hidden width of {hidden} (model.mlp_width has to be a multiple of 16)"
     return None

@@ -16,8 +16,10 @@ class Updated:
     """A parameter with what its optimizer keeps of it.
 
     Attributes:
-        second_moment: None for Muon, which has a momentum only.
-        step: AdamW's count of steps, a tensor of one number; None for Muon.
+        first_moment: AdamW's mean of the gradients, or Muon's momentum.
+        second_moment: AdamW's mean of the squared gradients; None for Muon.
+        step: AdamW's number of updates, a tensor of one element; None for Muon.
+        group: the parameter's group in the optimizer, with the hyperparameters.
     """
 
     weight: Tensor
@@ -29,7 +31,7 @@ class Updated:
 
 
 def update_natively(kernels: Kernels, parameters: list[Updated]) -> None:
-    """Make one update of all parameters, and count it in their `step`."""
+    """Make one update of all parameters, and count it in the `step` of those of AdamW."""
     steps = [updated.step for updated in parameters if updated.step is not None]
     if steps:
         torch._foreach_add_(steps, 1)
@@ -40,17 +42,18 @@ def update_natively(kernels: Kernels, parameters: list[Updated]) -> None:
 
 
 def _fill_in(structure: CUpdatedTensor, updated: Updated) -> None:
+    """Write the addresses and hyperparameters of a parameter into a structure that C++ reads."""
     group = updated.group
     structure.weight = floats(updated.weight.detach())
     structure.gradient = floats(updated.gradient)
     structure.first_moment = floats(updated.first_moment)
     structure.count = updated.weight.numel()
     structure.rate = group["lr"]
-    structure.decay = 1 - group["lr"] * group["weight_decay"]
+    structure.decay = 1 - group["lr"] * group["weight_decay"]  # the factor of the weights
     if updated.step is None or updated.second_moment is None:
-        structure.is_matrix = 1
+        structure.is_matrix = 1  # C++ updates matrices by Muon
         structure.rows, structure.columns = updated.weight.shape
-        structure.steps = group["steps"]
+        structure.steps = group["steps"]  # of the iteration that orthogonalizes the update
         structure.beta_1 = group["momentum"]
         return
     step = float(updated.step)
@@ -59,5 +62,7 @@ def _fill_in(structure: CUpdatedTensor, updated: Updated) -> None:
     structure.beta_1 = beta_1
     structure.beta_2 = beta_2
     structure.eps = group["eps"]
+    # The moments begin at 0. These divisors correct that bias in the first moment, and in the root
+    # of the second.
     structure.correction_1 = 1 - beta_1**step
     structure.correction_2 = math.sqrt(1 - beta_2**step)
