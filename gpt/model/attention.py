@@ -62,7 +62,8 @@ class ReferenceCore(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        return weighted_sum(self.dropout(masked_scores(q, k, mask).softmax(dim=-1)), v)
+        pattern = masked_scores(q, k, mask).softmax(dim=-1)  # (B, H, T, S)
+        return weighted_sum(self.dropout(pattern), v)
 
 
 class SDPACore(nn.Module):
@@ -73,20 +74,21 @@ class SDPACore(nn.Module):
         self.dropout = dropout
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        queries, keys = q.size(-2), k.size(-2)
+        queries = q.size(-2)
+        keys = k.size(-2)
         # torch aligns its causal mask at the start: with fewer queries than keys it would hide keys
         # that a query may attend to. A single query attends to all keys, and needs no mask.
         if mask is None and 1 < queries < keys:
             mask = causal_mask(queries, keys, q.device)
         if mask is not None and mask.is_floating_point():
-            mask = mask.to(q.dtype)
+            mask = mask.to(q.dtype)  # torch refuses a mask of another type, as under autocast
         return F.scaled_dot_product_attention(
             q,
             k,
             v,
             attn_mask=mask,
             dropout_p=self.dropout if self.training else 0.0,
-            # torch.jit.trace turns sizes into tensors, so comparisons of them are made bool here
+            # torch.jit.trace turns sizes into tensors: `bool` makes Python values of comparisons
             is_causal=mask is None and bool(queries > 1),
             enable_gqa=bool(q.size(1) != k.size(1)),
         )
@@ -126,7 +128,9 @@ class Attention(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.n_head, self.n_kv_head, self.head_dim = config.n_head, config.kv_heads, config.head_dim
+        self.n_head = config.n_head
+        self.n_kv_head = config.kv_heads
+        self.head_dim = config.head_dim
         kv_width = self.n_kv_head * self.head_dim
         self.c_q = nn.Linear(config.n_embd, config.n_embd, bias=config.bias, dtype=torch.float32)
         self.c_k = nn.Linear(config.n_embd, kv_width, bias=config.bias, dtype=torch.float32)
@@ -154,7 +158,8 @@ class Attention(nn.Module):
         v = _split_heads(self.c_v(x), self.n_kv_head)  # (B, K, T, D)
         # Keys are rotated before they are stored, so that each key is rotated only once.
         if rotation is not None:
-            q, k = rotate(q, rotation), rotate(k, rotation)
+            q = rotate(q, rotation)
+            k = rotate(k, rotation)
         if append is not None:
             k, v = append(k, v)  # (B, K, S, D)
         y = self.core(q, k, v, mask).transpose(1, 2).flatten(2)  # (B, T, C)
@@ -168,16 +173,16 @@ def masked_scores(q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
     if mask is None:
         mask = causal_mask(q.size(-2), k.size(-2), q.device)
     scores = (q @ k.transpose(-2, -1)) / math.sqrt(q.size(-1))
-    return (
-        scores + mask.to(scores.dtype)
-        if mask.is_floating_point()
-        else scores.masked_fill(~mask, -math.inf)
-    )
+    if mask.is_floating_point():
+        return scores + mask.to(scores.dtype)
+    return scores.masked_fill(~mask, -math.inf)
 
 
 def weighted_sum(pattern: Tensor, v: Tensor) -> Tensor:
     """Multiply attention weights (B, H, T, S) by values (B, K, S, D); return (B, H, T, D)."""
-    return pattern @ v.repeat_interleave(pattern.size(1) // v.size(1), dim=1)
+    # The query heads of a group share one value head, which is repeated for each of them.
+    v = v.repeat_interleave(pattern.size(1) // v.size(1), dim=1)  # (B, H, S, D)
+    return pattern @ v
 
 
 def causal_mask(queries: int, keys: int, device: torch.device) -> Tensor:

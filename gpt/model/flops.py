@@ -26,7 +26,7 @@ def _mlp_matrices(config: ModelConfig) -> int:
     from gpt.system.device import meta_device
 
     if config.mlp not in MLPS:
-        return plain  # the plugin is an activation, which has no matrices
+        return plain  # a plugin's activation, which has no matrices, in the plain network
 
     # The plugin's MLP is built on the meta device, without memory, to count its matrices.
     with meta_device():
@@ -76,8 +76,9 @@ def run_flops(config: Config) -> int:
 
     Evaluations, samples and the predictions of a teacher are not counted.
     """
-    model, tokens = config.model, config.train.sequences * config.model.block_size
-    return sum(
-        steps * training_flops(model, tokens // length, length)
-        for length, steps in config.sequence_lengths()
-    )
+    tokens = config.train.sequences * config.model.block_size  # of an optimizer step
+    total = 0
+    for length, steps in config.sequence_lengths():
+        # Shorter sequences are pieces of the same windows, so that there are more of them.
+        total += steps * training_flops(config.model, tokens // length, length)
+    return total

@@ -109,7 +109,7 @@ class GPT(nn.Module):
             cache: keys and values of earlier positions, to which those of `idx` are appended. It
                 cannot be combined with a mask.
         """
-        # The check reads values of tensors, which have none while operations are only recorded.
+        # The check reads the values of ids, which do not exist while operations are only recorded.
         if not _is_recorded():
             self.check(idx, attention_mask)
         if cache is not None and attention_mask is not None:
@@ -117,17 +117,21 @@ class GPT(nn.Module):
                 "attention_mask is for calls without a cache; "
                 "a cache knows the length of each sequence"
             )
-        if cache is not None:
-            positions, mask = cache.positions(idx.size(1)), cache.mask(idx.size(1))
-        else:
+        if cache is None:
             positions, mask = _positions_and_mask(idx, attention_mask)
+        else:
+            positions = cache.positions(idx.size(1))
+            mask = cache.mask(idx.size(1))
         if self.score_bias is not None:
             mask = _biased(self.score_bias, positions, mask, from_start=cache is not None)
         x = self.wte(idx)  # (B, T, C)
-        x = self.drop(x if self.wpe is None else self.wpe(x, positions))
+        if self.wpe is not None:
+            x = self.wpe(x, positions)
+        x = self.drop(x)
         rotation = None if self.rotation is None else self.rotation(positions)
         for index, block in enumerate(self.h):
-            x = block(x, rotation, mask, None if cache is None else partial(cache.append, index))
+            append = None if cache is None else partial(cache.append, index)
+            x = block(x, rotation, mask, append)
         # Only after the last block, since all blocks append at the same positions.
         if cache is not None:
             cache.advance(idx.size(1))
@@ -141,10 +145,11 @@ class GPT(nn.Module):
         values, and checkpoints do not contain them.
         """
         position = self.wpe or self.rotation or self.score_bias
-        assert position is not None
+        assert position is not None  # a model has one of the three
         were_meta = any(table.is_meta for table in position.buffers())
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if were_meta and not any(table.is_meta for table in position.buffers()):
+            # The caller's default device may still be the meta device.
             with torch.device("cpu"):
                 made = build_position(self.config)
             for name, table in position.named_buffers():
@@ -174,11 +179,13 @@ class GPT(nn.Module):
             )
         if attention_mask is not None:
             _check_mask(attention_mask, idx)
-        # On CUDA the lookup of the embedding asserts the range, without a synchronization.
+        # On CUDA the embedding itself asserts the range of its ids, without a synchronization.
         if idx.device.type == "cpu" and idx.numel():
             low, high = (int(bound) for bound in idx.aminmax())
-            if low < 0 or high >= self.vocab_size:
-                raise outside_vocabulary(low if low < 0 else high, self.vocab_size)
+            if low < 0:
+                raise outside_vocabulary(low, self.vocab_size)
+            if high >= self.vocab_size:
+                raise outside_vocabulary(high, self.vocab_size)
 
 
 @contextmanager
@@ -254,7 +261,8 @@ def _positions_and_mask(idx: Tensor, attention_mask: Tensor | None) -> tuple[Ten
     if attention_mask is None:
         return torch.arange(length, device=idx.device), None
     attention_mask = attention_mask.bool()
-    # Each token's position is the number of tokens before it; leading padding has position 0.
+    # Each token's position is the number of tokens before it. Padding before the first token would
+    # have position -1, and gets 0.
     positions = (attention_mask.cumsum(dim=1) - 1).clamp(min=0)
     # Padding attends to itself, since a softmax without any key would give NaN.
     itself = torch.eye(length, dtype=torch.bool, device=idx.device)
@@ -274,9 +282,12 @@ def _biased(bias: ScoreBias, positions: Tensor, mask: Tensor | None, from_start:
     """
     keys = positions
     if from_start:
+        # Without a mask all sequences have equally many keys, up to the position of the last query.
         length = int(positions[-1]) + 1 if mask is None else mask.size(-1)
         keys = torch.arange(length, device=positions.device)
     if mask is None:
         mask = causal_mask(positions.size(-1), keys.size(-1), positions.device)
-    added: Tensor = bias(positions, keys).float()
-    return (added if added.dim() == 4 else added.unsqueeze(0)).masked_fill(~mask, -math.inf)
+    added: Tensor = bias(positions, keys).float()  # (H, T, S) or (B, H, T, S)
+    if added.dim() == 3:
+        added = added.unsqueeze(0)
+    return added.masked_fill(~mask, -math.inf)

@@ -123,11 +123,12 @@ def build_activation(name: str) -> Callable[[Tensor], Tensor]:
         ConfigError: the activation of a plugin fails, or returns another shape.
     """
     part = ACTIVATIONS[name]
+    # A class of modules is instantiated for each network, so that each has its own parameters.
     activation = part() if isinstance(part, type) else part
     if name not in SHIPPED["model.mlp"]:
         x = torch.zeros(1, 2, 8, dtype=torch.float32)
         try:
-            found = getattr(activation(x), "shape", None)
+            found = getattr(activation(x), "shape", None)  # None if the result is no tensor
         except Exception as error:  # a plugin's function can raise anything
             raise ConfigError(
                 f"model.mlp: {name} raises {type(error).__name__}: {first_line(error)}"

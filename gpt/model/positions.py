@@ -84,7 +84,7 @@ class Rotary(RotatedPositions):
 
     def __init__(self, block_size: int, head_dim: int, theta: float) -> None:
         super().__init__()
-        shape = block_size, head_dim
+        shape = (block_size, head_dim)
         # Columns i and i + D/2 share an angle, so the table of D/2 angles is repeated.
         cos = _fixed_table(shape, lambda: _angles(block_size, head_dim, theta).repeat(1, 2).cos())
         sin = _fixed_table(shape, lambda: _angles(block_size, head_dim, theta).repeat(1, 2).sin())
@@ -96,8 +96,9 @@ class Rotary(RotatedPositions):
 
         Each is (T, D) for positions (T,), or (B, 1, T, D) for positions (B, T).
         """
-        cos, sin = self.cos[positions], self.sin[positions]
-        if positions.dim() == 2:
+        cos = self.cos[positions]
+        sin = self.sin[positions]
+        if positions.dim() == 2:  # one more dimension, for the heads
             return cos.unsqueeze(1), sin.unsqueeze(1)
         return cos, sin
 

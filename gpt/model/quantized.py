@@ -40,29 +40,32 @@ class QuantizedLinear(nn.Module):
 
     def __init__(self, linear: nn.Linear, bits: int, group: int | None) -> None:
         super().__init__()
-        self.bits, (outputs, inputs) = bits, linear.weight.shape
-        groups = inputs // group if group and inputs % group == 0 else 1
-        # Integers of 4 bits are packed, two to a byte.
-        shape, kind = (
-            ((outputs, inputs), torch.int8)
-            if self.bits == 8
-            else ((outputs, inputs // 2), torch.uint8)
-        )
+        self.bits = bits
+        outputs, inputs = linear.weight.shape
+        groups = 1
+        if group is not None and inputs % group == 0:
+            groups = inputs // group
         device = linear.weight.device
-        self.register_buffer("integers", torch.empty(shape, dtype=kind, device=device))
-        self.register_buffer(
-            "scales", torch.empty(outputs, groups, dtype=torch.float32, device=device)
-        )
+        if bits == 8:
+            integers = torch.empty(outputs, inputs, dtype=torch.int8, device=device)
+        else:  # integers of 4 bits are packed, two to a byte
+            integers = torch.empty(outputs, inputs // 2, dtype=torch.uint8, device=device)
+        scales = torch.empty(outputs, groups, dtype=torch.float32, device=device)
+        self.register_buffer("integers", integers)
+        self.register_buffer("scales", scales)
         self.bias = linear.bias
 
     def fill(self, weight: Tensor) -> None:
         """Round weights (F, C) to the nearest integers.
 
-        Each group gets that one of `TRIED_SCALES` scales which has the least squared error.
+        Of `TRIED_SCALES` scales each group gets the one with the least squared error.
         """
-        groups = weight.detach().float().unflatten(1, (self.scales.size(1), -1))  # type: ignore[no-untyped-call]
-        integers, scales = round_to_integers(groups, 2 ** (self.bits - 1) - 1)
-        self.integers = pack(integers.flatten(1)) if self.bits == 4 else integers.flatten(1)
+        num_groups = self.scales.size(1)
+        groups = weight.detach().float().unflatten(1, (num_groups, -1))  # type: ignore[no-untyped-call]
+        largest = 2 ** (self.bits - 1) - 1  # 127 or 7, so that the range is symmetric
+        integers, scales = round_to_integers(groups, largest)
+        integers = integers.flatten(1)
+        self.integers = pack(integers) if self.bits == 4 else integers
         self.scales = scales.squeeze(-1)
 
     @property
@@ -73,7 +76,8 @@ class QuantizedLinear(nn.Module):
     @property
     def weight(self) -> Tensor:
         """Return the weights that the integers represent, (F, C) float32."""
-        return (self.unpacked.view(*self.scales.shape, -1) * self.scales.unsqueeze(-1)).flatten(1)
+        groups = self.unpacked.view(*self.scales.shape, -1)  # (F, groups, inputs of a group)
+        return (groups * self.scales.unsqueeze(-1)).flatten(1)
 
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight.to(x.dtype), self.bias)
@@ -114,7 +118,8 @@ def round_to_integers(weight: Tensor, largest: int) -> tuple[Tensor, Tensor]:
         # `<=` prefers the larger of equally good scales, which clips less.
         best_scale = torch.where(error <= best_error, scale, best_scale)
         best_error = torch.minimum(error, best_error)
-    return (weight / best_scale).round().clamp(-largest, largest).to(torch.int8), best_scale
+    integers = (weight / best_scale).round().clamp(-largest, largest).to(torch.int8)
+    return integers, best_scale
 
 
 def pack(integers: Tensor) -> Tensor:
@@ -122,15 +127,19 @@ def pack(integers: Tensor) -> Tensor:
 
     The first of two neighbors is in the lower half of a byte.
     """
-    return (integers[:, 0::2] & 15 | integers[:, 1::2] << 4).view(torch.uint8)
+    low_bits = integers[:, 0::2] & 15  # 4 bits of a negative number too
+    high_bits = integers[:, 1::2] << 4
+    return (low_bits | high_bits).view(torch.uint8)
 
 
 def unpack(pairs: Tensor) -> Tensor:
     """Unpack (F, C / 2) uint8 into (F, C) int8, the inverse of `pack`."""
     both = pairs.view(torch.int8)
-    # A right shift of int8 repeats the sign bit. The lower half goes to the left and back, so that
-    # its own sign bit is repeated.
-    return torch.stack((both << 4 >> 4, both >> 4), dim=-1).flatten(1)
+    # A right shift of int8 repeats the sign bit. The lower half is shifted to the left and back, so
+    # that its own sign bit is repeated.
+    first = both << 4 >> 4
+    second = both >> 4
+    return torch.stack((first, second), dim=-1).flatten(1)
 
 
 # Tensors created in inference mode cannot be changed outside it, but loading has to change them.
@@ -169,18 +178,25 @@ def for_format(model: GPT, weights: str) -> GPT:
             for name, layer in list(parent.named_children()):
                 # A subclass may compute something else, and is left as it is.
                 if type(layer) is nn.Linear:
-                    if weights == "int4" and layer.in_features % 2:
-                        raise InputError(
-                            f"int4 needs even widths, and {name} has {layer.in_features} inputs; "
-                            "take int8"
-                        )
-                    narrow = (
-                        BFloat16Linear(layer)
-                        if weights == BFLOAT16
-                        else QuantizedLinear(layer, *FORMATS[weights])
-                    )
-                    setattr(parent, name, narrow)
+                    setattr(parent, name, _narrow_layer(layer, name, weights))
     return quantized
+
+
+def _narrow_layer(layer: nn.Linear, name: str, weights: str) -> BFloat16Linear | QuantizedLinear:
+    """Return the layer that takes the place of a linear layer; integers have no values yet.
+
+    Args:
+        name: the layer's name, for a message.
+        weights: one of `NAMES`.
+    """
+    if weights == BFLOAT16:
+        return BFloat16Linear(layer)
+    if weights == "int4" and layer.in_features % 2:
+        raise InputError(
+            f"int4 needs even widths, and {name} has {layer.in_features} inputs; take int8"
+        )
+    bits, group = FORMATS[weights]
+    return QuantizedLinear(layer, bits, group)
 
 
 def weights_format(model: GPT) -> str:
@@ -190,9 +206,9 @@ def weights_format(model: GPT) -> str:
 
 def format_of(weights: Mapping[str, Tensor]) -> str:
     """Return the format of saved weights, by name: float32, or one of `NAMES`."""
-    types = {
-        value.dtype for name, value in weights.items() if name.endswith((".integers", ".rounded"))
-    }
     # All quantized layers have integers or rounded weights of one type, which tells the format.
     known = {torch.int8: "int8", torch.uint8: "int4", torch.bfloat16: BFLOAT16}
-    return known.get(types.pop(), "float32") if types else "float32"
+    for name, value in weights.items():
+        if name.endswith((".integers", ".rounded")):
+            return known.get(value.dtype, "float32")
+    return "float32"
