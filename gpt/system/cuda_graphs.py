@@ -34,9 +34,9 @@ class GraphCapturer:
     def on_own_stream(self) -> Iterator[None]:
         """Queue the kernels that are launched inside this context on the stream for captures.
 
-        What runs before a capture, to allocate what stays, runs on it too: autograd, for one,
-        accumulates a gradient on the stream on which the gradient was first made. The device is
-        the current one inside the context, since a capture sees only the current device.
+        Work before a capture that allocates lasting memory runs on it too: autograd, for example,
+        accumulates a gradient on the stream on which the gradient was first made. Inside the
+        context the device is the current one, since a capture records only the current device.
         """
         with torch.cuda.device(self._device):
             usual = torch.cuda.current_stream()
@@ -100,8 +100,9 @@ class ReplayedCalls:
     def call(self, key: Hashable, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call a function; return what it returns, which the next call may overwrite.
 
-        The first call with a key runs as usual: libraries load kernels and allocate work space in
-        it. The second one is captured, and it and all later ones are replays.
+        The first call with a key runs as usual, since libraries load kernels and allocate work
+        space in it, which a capture cannot record. The second call is captured and then replayed,
+        as are all later ones.
         """
         if key in self._recordings:
             recording = self._recordings[key]
@@ -121,11 +122,12 @@ class ReplayedCalls:
         return Recording(graph, result)
 
     def _keep(self, key: Hashable, recording: Recording) -> None:
-        """Keep a recording in place of the oldest one, if there are as many as may be."""
+        """Keep a recording; drop the oldest one first if `MAX_GRAPHS` are kept already."""
         if len(self._recordings) == MAX_GRAPHS:
             oldest = next(iter(self._recordings))  # a dict keeps the order of its keys
             del self._recordings[oldest]
-        # A recording that was dropped is begun anew, so that this set does not grow forever.
+        # If this recording is dropped later, its key warms up again. The set would grow forever if
+        # it kept the keys of recordings.
         self._warmed_up.discard(key)
         self._recordings[key] = recording
 
@@ -138,8 +140,8 @@ def call_plainly(key: Hashable, function: Callable[..., Any], *arguments: Any) -
 def _first_error(error: BaseException) -> BaseException:
     """Return the error that ended a capture.
 
-    To close the failed capture raised another error, which says only that the capture failed, and
-    whose context is the first one.
+    Closing a failed capture raises one more error, which says only that the capture failed. Python
+    keeps the error before it as its `__context__`.
     """
     while isinstance(error.__context__, RuntimeError):
         error = error.__context__

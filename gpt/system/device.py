@@ -135,13 +135,14 @@ def choose_device(name: str) -> torch.device:
     """Return the device with a given name, or for `auto` the best one: CUDA, then MPS, then CPU.
 
     Raises:
-        DeviceError: the name is none of a device, or torch cannot use that device here.
+        DeviceError: there is no device of this name, or torch cannot use it here.
     """
     if name == "auto":
         name = _best_device()
     if not re.fullmatch(DEVICE_PATTERN, name):
         raise DeviceError(f"device {name}: {no_device(name)}")
     device = torch.device(name)
+    # How many devices of each type torch sees; `cuda` alone means the first one.
     counts = {
         "cpu": 1,
         "cuda": torch.cuda.device_count(),
@@ -231,11 +232,11 @@ def available_bytes(device: torch.device) -> int | None:
     """Return the bytes that can still be allocated; None if the system does not tell."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
-        # Torch keeps freed memory reserved, and allocates from it first.
+        # Torch does not return freed memory to the device, and allocates from it first.
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return free + unused
     limits = []
-    # The limit of a container, if there is one; the file says "max" (a ValueError) if not.
+    # The limit of a container. Without a limit the file says "max", which `int` refuses.
     with suppress(OSError, ValueError):
         limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
     # Only Linux has this file.

@@ -41,8 +41,8 @@ LAUNCH_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 
 
 def no_device(name: str) -> str:
-    """Return the end of a message about a name that is none of a device, after the name itself."""
-    # `cuda:x` shows that the user knows the name, and mistook the number only.
+    """Return what a message says after the name of a device that does not exist."""
+    # Whoever writes `cuda:x` knows the name cuda, and only the number is wrong.
     means_cuda = name.lower().startswith(GPU_NAMES) and not name.startswith("cuda:")
     hint = "; did you mean cuda?" if means_cuda else ""
     return f"expected auto, cpu, cuda, cuda:N or mps{hint}"
@@ -93,7 +93,7 @@ def _cache_folder() -> Path:
     try:
         return Path("~/.cache").expanduser() / "gpt"
     except RuntimeError:
-        # In a container, a user may be a number without a name and a home.
+        # In a container, a user may be only a number, without a name and a home.
         return Path(tempfile.gettempdir()) / f"gpt-{os.getuid()}"
 
 

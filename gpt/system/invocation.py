@@ -29,7 +29,8 @@ def _started(name: str) -> list[str]:
     """
     named = [name] if name else []
     # sys.orig_argv has all words: Python and its options, the program, and the program's options.
-    # The program and its options are also in sys.argv, so that the difference ends at the program.
+    # sys.argv has only the program and its options. So all words up to the program are as many as
+    # sys.orig_argv is longer, and one for the program itself.
     num_typed = len(sys.orig_argv) - len(sys.argv) + 1
     typed = sys.orig_argv[:num_typed]
     # `python -m gpt`, or `python -m gpt.cli.train`; sys.argv has the module's file in its place.

@@ -29,10 +29,11 @@ class Processor:
 
     @property
     def compiler_flags(self) -> tuple[str, ...]:
-        """The compiler's options by which code is compiled for the class."""
+        """Return the compiler's options by which code is compiled for the class."""
         flags = []
         if platform.machine() in ("x86_64", "AMD64") and self.name != "NEON":
-            # The oldest x86-64: some systems' compilers take newer instructions for granted.
+            # Begin with the oldest x86-64, since the compilers of some systems use newer
+            # instructions by default. NEON is not for x86-64.
             flags.append("-march=x86-64")
         flags.extend(f"-m{name}" for name in self.instructions)
         flags.extend(self.macros)
@@ -77,7 +78,8 @@ def supported_processors(best: str | None = None) -> list[Processor]:
         if processor.instructions and instructions.issuperset(processor.instructions):
             supported.append(processor)
     if AMX in supported:
-        # Linux grants the tile unit to a process that asks; elsewhere nobody has tried.
+        # Linux grants the tile unit to a process that asks, as `_init_amx` does. On other systems
+        # the package has not been tested with it.
         is_granted = sys.platform == "linux" and torch.cpu._init_amx()
         if not is_granted:
             supported.remove(AMX)
@@ -113,7 +115,7 @@ def _instructions() -> set[str]:
     found: set[str] = set()
     if hasattr(torch.cpu, "get_capabilities"):  # since torch 2.11
         capabilities = torch.cpu.get_capabilities()
-        # Some values are no flags, such as sizes of caches and the name.
+        # Some values are not flags, such as the sizes of caches and the name.
         found = {name for name, value in capabilities.items() if value is True}
     elif cpuinfo.is_file():
         flags = re.search(r"^flags\s*:(.*)$", cpuinfo.read_text(), re.MULTILINE)

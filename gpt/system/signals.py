@@ -68,6 +68,7 @@ class _Unwinder:
         if request is Request.FIRST:
             raise Stopped(number)
         if request is Request.LATER:
+            # By the system's default the signal kills the process, which then has the right status.
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
 
@@ -76,9 +77,9 @@ class _Unwinder:
 def unwinding() -> Iterator[None]:
     """Let the first signal inside this context raise `Stopped`, and a later one kill the process.
 
-    A signal that is ignored, as under `nohup`, or that the caller handles is left alone, and so is
-    a thread but the main one. An error of what cleans up afterwards, because it was interrupted
-    half-way, is not shown.
+    A signal that is ignored, as under `nohup`, or that the caller handles is left alone. Outside of
+    the main thread nothing changes. If the interrupted work fails while it cleans up, that error is
+    not shown: `Stopped` is raised all the same.
     """
     usual = (signal.SIG_DFL, signal.default_int_handler)
     unhandled = [number for number in WATCHED if signal.getsignal(number) in usual]
@@ -86,6 +87,7 @@ def unwinding() -> Iterator[None]:
         try:
             yield
         except Exception as error:
+            # Python keeps the exception that was being handled when this one was raised.
             if isinstance(error.__context__, Stopped):
                 raise error.__context__ from None
             raise
@@ -95,7 +97,7 @@ def unwinding() -> Iterator[None]:
 def handling(numbers: Iterable[int], handler: Handler) -> Iterator[None]:
     """Handle signals by another handler inside this context, unless they are ignored.
 
-    Python lets the main thread alone set handlers: in another one nothing is changed.
+    Python lets only the main thread set handlers: in another thread nothing is changed.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

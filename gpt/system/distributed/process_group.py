@@ -56,14 +56,16 @@ class ProcessGroup(World):
 
     def rank_zero(self, work: Callable[[], T]) -> T:
         stopped: GPTError | SystemExit | None = None
-        answer: list[Any] = [None, None]  # the result, and the exit code of an error
+        # The result of the work, and the exit code of its error, None without an error.
+        answer: list[Any] = [None, None]
         if self.is_main:
             try:
                 answer = [work(), None]
             except (GPTError, SystemExit) as error:
                 stopped = error
                 code = error.exit_code if isinstance(error, GPTError) else error.code
-                answer = [None, code or 0]
+                answer = [None, code or 0]  # a `SystemExit` without a code exits with 0
+        # All processes wait here: rank 0 sends its answer, and the others receive it.
         dist.broadcast_object_list(answer, src=0, device=torch.device("cpu"))
         result, code = answer
         if stopped is not None:
