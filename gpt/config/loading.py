@@ -257,13 +257,18 @@ def _read_overrides(overrides: Sequence[str]) -> tuple[dict[Key, Any], list[str]
 
 
 def explain(error: ValidationError, *section: str) -> list[Finding]:
-    """Return each problem that pydantic found in a configuration, or in one `section` of it."""
+    """Return each problem that pydantic found in a configuration, or in one section of it.
+
+    Args:
+        section: the name of the section, if only one was validated.
+    """
     findings: list[Finding] = []
     for entry in error.errors(include_url=False):
         path = (*section, *map(str, entry["loc"]))  # a section, a key, and parts of its value
         # Pydantic keeps a ValueError that a validator raised; `cross_checks` lead to one.
         cause = entry.get("ctx", {}).get("error")
         if isinstance(cause, CrossCheckError):
+            # A check of the whole configuration names its keys as `section.key`.
             for key_of_problem, message in cause.problems:
                 findings.append(((*path, *key_of_problem.split(".")), message))
         else:

@@ -219,7 +219,8 @@ class DataConfig(Section):
             # A token file holds the training, validation and test splits in this order. A test
             # split cut from the corpus would stand before the text of val_path.
             yield "test_fraction", "is not read with val_path or test_path; leave it out"
-        if isinstance(self.path, tuple):
+        has_several_paths = isinstance(self.path, tuple)
+        if has_several_paths:
             for key in given_paths:
                 yield key, "is for one path; put the files into a folder, and name that"
         if self.unknown != "error" and not given_paths:

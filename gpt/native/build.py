@@ -172,9 +172,9 @@ def load_usable(
     key = (source, *processors, settings.cache_dir)  # a source always has the same flags
     if key in _LOADED:
         return _LOADED[key]
+    folder = kernels_folder(settings.cache_dir)
     # If the library of a class fails, that of the following class is tried. For the last class
     # `following` is None.
-    folder = kernels_folder(settings.cache_dir)
     for processor, following in zip_longest(processors, processors[1:]):
         with TrialProcess() as process:
             if not was_tried(folder, source):
@@ -183,8 +183,8 @@ def load_usable(
                 with suppress(OSError):
                     process.start()
             library = find_library(source, processor, settings.cache_dir, report, flags)
-            # The result of the trial is stored in this folder. If it cannot be made, every process
-            # tries the library again.
+            # The result of the trial is stored in this folder. Without the folder, every process has
+            # to try the library again, but can use it.
             with suppress(OSError):
                 make_kernels_folder(settings.cache_dir)
             trial = Trial(library, source, processor.name, folder)

@@ -154,7 +154,7 @@ class _Comparison:
         keyword_defaults = {
             argument.arg: self._value_of(default)
             for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
-            if default is not None
+            if default is not None  # a required argument
         }
         if (function.__kwdefaults__ or {}) != keyword_defaults:
             return REPLACED

@@ -133,6 +133,8 @@ def training_difference(kernels: Kernels) -> str | None:
     """Return the first result of the training kernels that differs from PyTorch's, or None."""
     max_element_difference, max_norm_ratio = TRAINING_TOLERANCES[kernels.dtype]
     for name, model in models():
+        # One id more than a window has: the inputs are all but the last, the targets all but the
+        # first.
         idx = torch.randint(model.vocab_size, (3, model.config.block_size + 1))
         native = NativeModel(model, kernels)
         # This first pass has dropout. Its results cannot be compared, since the kernels draw other
@@ -175,11 +177,9 @@ def _native_results(native: NativeModel, idx: Tensor) -> dict[str, Tensor]:
     logits = native.logits(idx[:, :-1])
     targets = _targets(idx)
     teacher = _teacher_probabilities(native.model, idx)
-    # In two parts, of which the second adds its gradients to those of the first.
-    for rows in (slice(0, 2), slice(2, 3)):
-        native.compute_gradients(
-            idx[rows, :-1], targets[rows], LOSS_WEIGHTS, teacher[rows], adds=rows.start > 0
-        )
+    # The batch is computed in two parts, to try that a call can add its gradients to those before.
+    for rows, adds in ((slice(0, 2), False), (slice(2, 3), True)):
+        native.compute_gradients(idx[rows, :-1], targets[rows], LOSS_WEIGHTS, teacher[rows], adds)
     gradients = {
         f"the gradient of {name}": tensor.clone() for name, tensor in native.gradients.items()
     }

@@ -287,11 +287,11 @@ def _is_final(code: int | None) -> bool:
 @cache
 def machine() -> str:
     """Return a hash of all that the result of a trial depends on, apart from the library."""
-    # The processor and the kernel of the operating system.
+    # The first facts are the processor and the version of the operating system's kernel.
     facts = [platform.machine(), platform.processor(), platform.release()]
-    # The kernels share the OpenMP library of torch, which can make them crash.
+    # The libraries share torch's OpenMP library, another version of which may make them crash.
     facts.append(version("torch"))
-    # Hashes of the code that the results of the kernels are compared with.
+    # The fingerprint has hashes of the Python code that the results were compared with.
     facts.append(FINGERPRINT.read_text(encoding="utf-8"))
     # On Linux this file describes each core, with an empty line between two cores. The lines of the
     # first core that never change are enough; others, such as its clock rate, change all the time.

@@ -77,10 +77,10 @@ def integers(values: Sequence[int]) -> ctypes.Array[c_int32]:
 
 
 def sampling_in_c(params: SamplingParams) -> CSampling:
-    """Return sampling parameters rounded to float32 and clipped to the range of C++ numbers.
+    """Return sampling parameters as float32 and int32, clipped to the ranges of these types.
 
-    Clipping keeps their meaning: a tiny temperature must not become 0, which is greedy, and a
-    penalty must stay positive and finite.
+    Clipping keeps their meaning: a tiny temperature must not be rounded to 0, which means greedy
+    sampling, and a penalty must stay positive and finite.
     """
     temperature = 0.0  # greedy
     if params.temperature > 0:
@@ -100,7 +100,7 @@ def sampling_in_c(params: SamplingParams) -> CSampling:
 def sample_in_c(
     sampling: CSampling, uniform: float, seen: Tensor | None, logits: Tensor | None
 ) -> CSample:
-    """Return how C++ shall sample a token; the caller keeps the tensors alive.
+    """Return the structure by which C++ samples a token; the caller keeps the tensors alive.
 
     Args:
         uniform: random number in [0, 1) that chooses the token.

@@ -289,10 +289,12 @@ def _joined_matrix(layers: Sequence[Any], bias: Tensor | None) -> Matrix:
         bias: the joined bias of the layers.
     """
     if isinstance(layers[0], QuantizedLinear):
-        integers = _joined(layers, "unpacked")
-        return Matrix.from_integers(integers, _joined(layers, "scales"), bias, layers[0].bits)
+        integers = _joined(layers, "unpacked")  # int8, whatever the number of bits
+        scales = _joined(layers, "scales")
+        return Matrix.from_integers(integers, scales, bias, layers[0].bits)
     if isinstance(layers[0], BFloat16Linear):
         return Matrix.from_floats(_joined(layers, "rounded"), bias)
+    # A plain linear layer: weights of other floating-point types are read as float32.
     return Matrix.from_floats(_joined(layers, "weight").float(), bias)
 
 

@@ -112,7 +112,7 @@ class Kernels:
     def norm(self, numbers: Tensor) -> float:
         """Return the root of the sum of squares of float32 numbers (N,)."""
         count = c_int64(numbers.numel())
-        # C++ sums up the squares of each piece apart, so that threads can share the pieces.
+        # C++ writes one sum for each piece of the numbers, so that threads can share the pieces.
         sums = torch.empty(self._library.gpt_pieces(count), dtype=torch.float64)
         threads = torch.get_num_threads()
         norm: float = self._library.gpt_norm(

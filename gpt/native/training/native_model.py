@@ -262,9 +262,8 @@ class NativeModel:
         for number, block in enumerate(blocks):
             for field, name in BLOCK_PARAMETERS.items():
                 setattr(block, field, floats(tensors.get(f"h.{number}.{name}")))
-        self._blocks.append(
-            blocks
-        )  # keeps the array alive, of which `CModelTensors` has an address
+        # `CModelTensors` has only the address of the array, which is kept alive here.
+        self._blocks.append(blocks)
         wte = tensors["wte.weight"]
         return CModelTensors(
             wte=floats(wte),
