@@ -183,8 +183,8 @@ def load_usable(
                 with suppress(OSError):
                     process.start()
             library = find_library(source, processor, settings.cache_dir, report, flags)
-            # The result of the trial is stored in this folder. Without the folder, every process has
-            # to try the library again, but can use it.
+            # The result of the trial is stored in this folder. Without the folder, the library can
+            # be used all the same, but every process has to try it again.
             with suppress(OSError):
                 make_kernels_folder(settings.cache_dir)
             trial = Trial(library, source, processor.name, folder)

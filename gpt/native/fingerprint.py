@@ -58,6 +58,7 @@ def changed_code(files: tuple[str, ...]) -> str | None:
         change = change_in_memory(source, module)
         if change is not None:
             return f"{change.name} of gpt/{file} {change.what}"
+    # The files call functions of torch, which may have been replaced in memory too.
     return changed_torch()
 
 

@@ -137,9 +137,11 @@ class NativeModel:
             IndexError: a target is not in the vocabulary.
         """
         # C++ does not check targets: too large a target would make it read other memory.
-        if int(targets.max()) >= self.model.vocab_size:
-            raise IndexError(f"a target is {int(targets.max())}, outside of the vocabulary")
+        largest_target = int(targets.max())
+        if largest_target >= self.model.vocab_size:
+            raise IndexError(f"a target is {largest_target}, outside of the vocabulary")
         batch = self._describe_batch(inputs, weights)
+        # The batch has only addresses of these tensors, which live until this method returns.
         targets = targets.long().contiguous()
         batch.targets = pointer(targets, torch.int64)
         if teacher is not None:
@@ -166,7 +168,7 @@ class NativeModel:
 
     def _describe_batch(self, inputs: Tensor, weights: LossWeights) -> CMicroBatch:
         """Return the C structure of a batch, which has new seeds for dropout."""
-        self.model.check(inputs)
+        self.model.check(inputs)  # C++ does not check ids
         inputs = inputs.long().contiguous()  # the library reads int64 only
         sampled_seeds = self._sample_seeds()
         seeds = (ctypes.c_uint32 * len(sampled_seeds))(*sampled_seeds)
