@@ -234,7 +234,7 @@ def _adamw_difference(kernels: Kernels) -> str | None:
     second_moment = torch.zeros_like(weight)
     mean = torch.zeros_like(weight)  # of the formula
     square = torch.zeros_like(weight)
-    step = torch.zeros(())  # the kernels count the updates in it
+    step = torch.zeros(())  # `update_natively` counts the updates in it
     for number in range(1, 4):
         gradient = torch.randn_like(weight)
         updated = Updated(weight, gradient, first_moment, second_moment, step, group)

@@ -101,7 +101,8 @@ class NativeModel:
         self.report = report
         self.parameters = dict(model.named_parameters())
         sizes = [parameter.numel() for parameter in self.parameters.values()]
-        # One tensor for all, so that the library computes and clips their norm in one pass.
+        # One tensor for all, so that one call of the library computes their norm, and another one
+        # clips it.
         self.flat_gradients = torch.zeros(sum(sizes), dtype=torch.float32)
         parts = torch.split(self.flat_gradients, sizes)
         self.gradients = {
