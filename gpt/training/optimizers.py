@@ -1,5 +1,6 @@
 """Build the optimizers that `optim.name` can name, and save and load their states."""
 
+import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -47,7 +48,7 @@ class CombinedOptimizer:
     def step(self) -> None:
         """Update all parameters, unless `found_inf` is 1."""
         for optimizer in self.optimizers.values():
-            if _reads_found_inf(optimizer):
+            if _is_fused(optimizer):
                 # The optimizer skips the update on the device, so that the host need not wait.
                 optimizer.found_inf = self.found_inf  # type: ignore[attr-defined]
                 optimizer.step()
@@ -64,7 +65,7 @@ class CombinedOptimizer:
     @property
     def _step_supports_amp_scaling(self) -> bool:
         """Whether every optimizer reads `found_inf`, so that GradScaler need not wait for it."""
-        return all(map(_reads_found_inf, self.optimizers.values()))
+        return all(map(_is_fused, self.optimizers.values()))
 
     def state_dict(self) -> dict[str, Any]:
         return {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()}
@@ -99,8 +100,11 @@ def _load_state(optimizer: Optimizer, saved: dict[str, Any]) -> None:
             f"the saved state has moments of parameter {min(unknown_numbers)}, which does not exist"
         )
     names = _state_names(optimizer)
-    for number, entry in saved["state"].items():
-        _check_entry(entry, parameters[number], names)
+    # Only kernels read states without a check of their sizes: those of this package, and torch's
+    # fused ones. Other optimizers of plugins may keep values of any kind and shape.
+    if names is not None or _is_fused(optimizer):
+        for number, entry in saved["state"].items():
+            _check_entry(entry, parameters[number], names)
     # The hyperparameters stay those of the present configuration. Only the learning rate is
     # restored, which every step sets from the schedule: a checkpoint that is saved before the next
     # step then has the same rate as the loaded one.
@@ -109,10 +113,11 @@ def _load_state(optimizer: Optimizer, saved: dict[str, Any]) -> None:
     optimizer.load_state_dict({"state": saved["state"], "param_groups": groups})
 
 
-def _reads_found_inf(optimizer: Optimizer) -> bool:
-    """Return whether an optimizer skips its update if its attribute `found_inf` is 1.
+def _is_fused(optimizer: Optimizer) -> bool:
+    """Return whether an optimizer is one of torch's fused ones.
 
-    torch marks its fused optimizers, which do so, with the attribute that is read here.
+    These skip their update if their attribute `found_inf` is 1, and torch marks them as such with
+    the attribute that is read here.
     """
     return getattr(optimizer, "_step_supports_amp_scaling", False)
 
@@ -197,23 +202,22 @@ def build_muon(
 
 OPTIMIZERS: dict[str, Builder | type[Optimizer]] = {"adamw": build_adamw, "muon": build_muon}
 """By `optim.name`: a builder, or a class, which is called with parameter groups and the config."""
-STATES: dict[type[Optimizer], set[str]] = {
-    # The class of torch, which a plugin may use, too; `AdamW` here is a subclass of it.
-    torch.optim.AdamW: {"step", "exp_avg", "exp_avg_sq"},
-    Muon: {"momentum"},
-}
-"""Names of what an optimizer keeps for each parameter; fused kernels read it unchecked."""
 
 
 def _state_names(optimizer: Optimizer) -> set[str] | None:
     """Return the names of what an optimizer keeps for each parameter.
 
-    None means that a plugin has added the optimizer, which may keep anything.
+    None means that it may keep anything, as an optimizer of a plugin.
     """
-    for optimizer_class, names in STATES.items():
-        if isinstance(optimizer, optimizer_class):
-            return names
-    return None
+    if type(optimizer) is Muon:
+        return {"momentum"}
+    if not isinstance(optimizer, torch.optim.AdamW) or optimizer.defaults["amsgrad"]:
+        return None
+    # A plugin's subclass of AdamW with a `step` of its own may keep other values. torch wraps the
+    # `step` of each class of optimizers, so that the functions inside are compared.
+    step = inspect.unwrap(type(optimizer).step)
+    is_own_step = step is not inspect.unwrap(torch.optim.AdamW.step)
+    return None if is_own_step else {"step", "exp_avg", "exp_avg_sq"}
 
 
 def _check_entry(entry: dict[str, Any], parameter: Tensor, names: set[str] | None) -> None:
@@ -221,11 +225,10 @@ def _check_entry(entry: dict[str, Any], parameter: Tensor, names: set[str] | Non
 
     Args:
         entry: the saved values, by name.
-        names: the names that the state must have; None for an optimizer of a plugin.
+        names: the names that the state must have; None for any names.
 
     Raises:
-        ValueError: the names differ, or a value is neither a tensor of the parameter's shape nor a
-            number.
+        ValueError: the names differ, or a tensor does not have the parameter's shape and dtype.
     """
     if names is not None and entry.keys() != names:
         listed = ", ".join(sorted(names))

@@ -306,3 +306,42 @@ def test_state_of_an_adamw_by_a_plugin_is_checked_too(monkeypatch: pytest.Monkey
     del state["adamw"]["state"][0]["exp_avg"]
     with pytest.raises(ValueError, match="the optimizer keeps exp_avg, exp_avg_sq, step"):
         optimizer.load_state_dict(state)
+
+
+class KeepingMore(torch.optim.AdamW):
+    """An AdamW whose `step` keeps a list for each parameter, as Shampoo and SOAP do."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        super().step(closure)
+        for state in self.state.values():
+            state["sides"] = [torch.eye(2), torch.eye(3)]
+
+
+@pytest.mark.parametrize(
+    ("optimizer_class", "options"),
+    [
+        # It keeps a product of coefficients, which is one number for a parameter of any shape.
+        (torch.optim.NAdam, {}),
+        (torch.optim.Adafactor, {}),
+        (torch.optim.AdamW, {"amsgrad": True}),
+        (KeepingMore, {}),
+    ],
+)
+def test_optimizer_of_a_plugin_may_keep_anything_and_is_resumed(
+    monkeypatch: pytest.MonkeyPatch,
+    optimizer_class: type[torch.optim.Optimizer],
+    options: dict[str, Any],
+) -> None:
+    def builder(model: GPT, *_: object) -> dict[str, torch.optim.Optimizer]:
+        return {"all": optimizer_class(model.parameters(), lr=0.01, **options)}  # type: ignore[call-arg]
+
+    monkeypatch.setitem(OPTIMIZERS, "adamw", builder)
+    model, optimizer = build()
+    steps(model, optimizer, seed=1)
+    resumed_model, resumed = build()
+    resumed_model.load_state_dict(model.state_dict())
+    resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    steps(model, optimizer, seed=2)
+    steps(resumed_model, resumed, seed=2)
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, resumed_model.get_parameter(name))
