@@ -17,7 +17,7 @@ def filter_fields() -> Any:
     """Return a model with one field for each filter, whose default keeps all tokens."""
     fields: dict[str, Any] = {}
     for name, component in FILTERS.items():
-        number_type = type(component.off)
+        number_type = type(component.off)  # `off` is the value with which it keeps all tokens
         # `create_model` takes each field as a pair of its type and its default.
         fields[name] = (Annotated[number_type, component.field], component.off)
     return create_model("FilterFields", **fields)
@@ -27,9 +27,9 @@ def optional_filter_fields() -> Any:
     """Return a model with one field for each filter, which is None if a request does not set it."""
     fields: dict[str, Any] = {}
     for name, component in FILTERS.items():
-        number_type = type(component.off)
-        # Of the filter's field only the bounds in its `metadata` are taken: in the union with None
-        # pydantic would ignore its default and description.
+        number_type = type(component.off)  # `off` is the value with which it keeps all tokens
+        # Pydantic ignores the default and description of a field inside a union with None. So only
+        # its bounds are taken, which are in its `metadata`.
         bounded_type: Any = Annotated[number_type, *component.field.metadata]
         field = Field(None, description=component.field.description)
         fields[name] = (bounded_type | None, field)
