@@ -3,6 +3,7 @@
 Only complete and verified content gets the file's name.
 """
 
+import errno
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -78,16 +79,20 @@ def fetch(
             except MirrorError as error:
                 failures[url] = str(error)
     except OSError as error:
-        raise DataError(
-            f"cannot use {path}: {error}; make room, or set GPT_DATA_DIR=FOLDER"
-        ) from error
+        remedy = "set GPT_DATA_DIR=FOLDER"
+        is_disk_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        if is_disk_full:
+            remedy = f"make room, or {remedy}"
+        raise DataError(f"cannot use {path}: {error}; {remedy}") from error
     if set(failures.values()) == {NO_CONNECTION}:
         # Without a network all mirrors fail alike, and the hosts are enough instead of all URLs.
         hosts = ", ".join(str(urlsplit(url).hostname) for url in failures)
         summary = f"{NO_CONNECTION} to {hosts}"
     else:
         summary = "; ".join(f"{url}: {why}" for url, why in failures.items())
-    raise DataError(f"download failed: {summary}; {by_hand} (GPT_OFFLINE=1 fails at once)")
+    raise DataError(
+        f"download failed: {summary}; {by_hand} (with GPT_OFFLINE=1 no download is tried)"
+    )
 
 
 def _problem(path: Path, download: Download) -> str | None:

@@ -207,7 +207,8 @@ def test_offline_says_what_to_put_where_and_opens_no_socket(
 
 
 @pytest.mark.parametrize(
-    ("function", "code"), [("tempfile.mkdtemp", errno.EACCES), ("os.fsync", errno.ENOSPC)]
+    ("function", "code"),
+    [("tempfile.mkdtemp", errno.EACCES), ("os.fsync", errno.ENOSPC), ("os.fsync", errno.EDQUOT)],
 )
 def test_unwritable_folder_is_an_error(
     server: Server,
@@ -220,6 +221,8 @@ def test_unwritable_folder_is_an_error(
     message = failure(f"{server.url}/good")
     assert os.strerror(code) in message
     assert "GPT_DATA_DIR" in message
+    # More room helps only on a full disk, and not if a folder refuses to be written.
+    assert ("make room" in message) == (code != errno.EACCES)
 
 
 OFFLINE = Settings(data_dir=None, cache_dir=Path("unused"), offline=True)
