@@ -227,10 +227,13 @@ def _split_sizes(hashes: Sequence[bytes], config: DataConfig) -> tuple[int, int,
         hashes: the sorted hashes of the items, in which those of equal items are neighbors.
     """
     total = len(hashes)
-    num_test = round(total * config.test_fraction)
+    # Training and validation need at least one item each, so that the test split gets at most the
+    # others. Then a validation split is left even where training takes the first item below.
+    num_test = min(round(total * config.test_fraction), total - 2)
     num_val = max(1, round(total * config.val_fraction))
+    num_train = max(1, total - num_test - num_val)
     # Equal items must not be in two splits: a model would be validated on what it was trained on.
-    end_of_train = _before_duplicates(hashes, max(1, total - num_test - num_val))
+    end_of_train = _before_duplicates(hashes, num_train)
     end_of_val = _before_duplicates(hashes, total - num_test)
     if end_of_train == 0 or end_of_val <= end_of_train:
         raise DataError("too many items are the same: no split has items that the others lack")
@@ -255,12 +258,24 @@ def _read_items(corpus: CorpusText, kind: str) -> list[str]:
     text = "".join(corpus.pieces())
     for mark, name in MARKS.items():
         if mark in text:
-            line = text.count("\n", 0, text.index(mark)) + 1
+            file, line = _find_mark(mark, corpus)
             raise DataError(
-                f"{corpus.name} has the control character {mark!r} ({name}) in line {line:,}, "
+                f"{file} has the control character {mark!r} ({name}) in line {line:,}, "
                 "which ends items in token files; remove it"
             )
     return lines_of(text) if kind == "lines" else paragraphs_of(text)
+
+
+def _find_mark(mark: str, corpus: CorpusText) -> tuple[Path, int]:
+    """Return the first file of a corpus that has a mark, and the number of its line.
+
+    The files are read again one by one, since the text of a corpus does not show where they begin.
+    """
+    for file in corpus.files:
+        text = "".join(CorpusText([file]).pieces())
+        if mark in text:
+            return file, text.count("\n", 0, text.index(mark)) + 1
+    raise DataError(f"{corpus.name} was changed while it was read; start again")
 
 
 def lines_of(text: str) -> list[str]:

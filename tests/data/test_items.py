@@ -94,6 +94,32 @@ def test_mark_inside_an_item_is_refused_with_its_line(tmp_path: Path) -> None:
         prepared(tmp_path, "Ann\nB\x1eob\nCleo\n")
 
 
+def test_mark_is_refused_with_the_line_of_its_own_file(tmp_path: Path) -> None:
+    folder = tmp_path / "lists"
+    folder.mkdir()
+    (folder / "1.txt").write_text("Ann\nBob\n")
+    (folder / "2.txt").write_text("Cleo\nD\x1fan\n")
+    with pytest.raises(DataError) as caught:
+        prepared(tmp_path, "", path=str(folder))
+    place = "2.txt has the control character '\\x1f' (unit separator) in line 2"
+    assert str(caught.value).startswith(str(folder / place))
+
+
+@pytest.mark.parametrize(
+    ("text", "fractions", "sizes"),
+    [
+        ("Ann\nBob\n", {"test_fraction": 0.4}, [1, 1, 0]),
+        ("Ann\nBob\nCleo\n", {"val_fraction": 0.5, "test_fraction": 0.4}, [1, 1, 1]),
+    ],
+)
+def test_short_list_leaves_an_item_for_training_and_validation(
+    tmp_path: Path, text: str, fractions: dict[str, float], sizes: list[int]
+) -> None:
+    dataset = prepared(tmp_path, text, **fractions)
+    test = [] if dataset.test is None else texts_of(dataset, "test")
+    assert [len(texts_of(dataset, "train")), len(texts_of(dataset, "val")), len(test)] == sizes
+
+
 def tokens_of(*items: list[int]) -> np.ndarray:
     return np.array([token for item in items for token in [*item, END]], dtype=np.uint8)
 
