@@ -97,7 +97,11 @@ def _find_answer(error: LongAnswerError, config: DataConfig, settings: Settings)
 def _prepare_several(
     config: DataConfig, settings: Settings, report: Report, base: Tokenizer | None
 ) -> Dataset:
-    """Prepare each path with its own splits, but with one tokenizer for all of them."""
+    """Prepare each path with its own splits, but with one tokenizer for all of them.
+
+    Args:
+        base: as in `prepare`.
+    """
     assert isinstance(config.path, tuple)
     config_of_each = [config.model_copy(update={"path": path}) for path in config.path]
     files: list[Path] = []
@@ -107,10 +111,12 @@ def _prepare_several(
     corpus = CorpusText(files)
     with announce_if_slow(report, f"reading {corpus.name}"):
         tokenizer = _tokenizer_of_all(corpus, config, base)
+    # The tokenizer has the characters of all paths, so that `prepare` has none to add.
     return join_texts([prepare(each, settings, report, tokenizer) for each in config_of_each])
 
 
 def _tokenizer_of_all(corpus: CorpusText, config: DataConfig, base: Tokenizer | None) -> Tokenizer:
+    """Return a tokenizer that has every character of a corpus, with the ids of `base` if given."""
     if base is None:
         return build_tokenizer(corpus, config)
     return extend_tokenizer(base, corpus)
@@ -119,11 +125,14 @@ def _tokenizer_of_all(corpus: CorpusText, config: DataConfig, base: Tokenizer | 
 def _fingerprint(config: DataConfig, corpus: CorpusText, tokenizer: Tokenizer | None) -> str:
     """Return a hash of everything that the tokens depend on."""
     held_out_hashes: dict[str, list[str]] = {}
+    all_files = list(corpus.files)
+    for text in corpus.held_out.values():
+        all_files += text.files
     try:
         # Threads hash several files at once, since hashing releases Python's global lock.
         with ThreadPoolExecutor() as pool:
             hashes = list(pool.map(sha256_of, corpus.files))
-            has_returns = any(pool.map(has_lone_returns, corpus.files))
+            has_returns = any(pool.map(has_lone_returns, all_files))
             for split, text in corpus.held_out.items():
                 held_out_hashes[split] = list(pool.map(sha256_of, text.files))
     except OSError as error:
@@ -140,6 +149,7 @@ def _fingerprint(config: DataConfig, corpus: CorpusText, tokenizer: Tokenizer | 
     if config.items != "none":
         parts += ["items", config.items]
     if held_out_hashes:
+        # Only a held-out text can have unknown characters: those of the corpus are the vocabulary.
         parts += [held_out_hashes, config.unknown]
     if tokenizer is not None:
         parts.append(tokenizer.to_dict())

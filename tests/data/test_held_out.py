@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from gpt.config import DataConfig
-from gpt.data import corpus_text
+from gpt.data import corpus_text, preparation
 from gpt.data.dataset import Dataset
 from gpt.data.own_text import fit_recipe
 from gpt.data.pairs import ANSWER, END_OF_TEXT
@@ -123,6 +123,18 @@ def test_fingerprint_changes_with_a_held_out_text(write: Write) -> None:
     write("b.txt", "dcba")
     changed = prepared(path, val_path=val).fingerprint
     assert len({without, first, as_test, changed}) == 4
+
+
+def test_fingerprint_changes_with_the_reading_of_a_lone_return(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Format 1 read such a return as a character, so that its token files are not used again."""
+    path = write("a.txt", "ab\ncd\n" * 9)
+    val = write("b.txt", "ab\rcd")
+    data = prepared(path, val_path=val)
+    assert texts_of(data)[1] == "ab\ncd"
+    monkeypatch.setattr(preparation, "FORMAT_WITH_LONE_RETURNS", preparation.FORMAT)
+    assert prepared(path, val_path=val).fingerprint != data.fingerprint
 
 
 def test_text_that_is_trained_on_cannot_validate(write: Write) -> None:
