@@ -165,5 +165,7 @@ def _padded(
         # The first input stays `ids.end`, as if another item ended before the window. The target of
         # each input is the token after it.
         inputs[row, 1:size] = items[:-1]
-        targets[row, :size] = np.where(ids.counted(items), items, IGNORE)
+        # If items have answers, the loss counts only the tokens of answers, and not of questions.
+        is_counted = ids.counted(items)  # (size,)
+        targets[row, :size] = np.where(is_counted, items, IGNORE)
     return torch.from_numpy(inputs), torch.from_numpy(targets)

@@ -119,7 +119,7 @@ class Tier:
         n_head: number of heads, of `HEAD_DIM` channels each.
         dropout: dropout on embeddings and sublayer outputs.
         max_steps: largest number of steps; a short text has fewer, see `EPOCH_FACTOR`.
-        tokens: number of tokens of a step.
+        tokens_per_step: number of tokens of a step.
         weight_decay: weight decay of matrices and embeddings.
         max_block_size: largest number of tokens of a sequence; a short text has fewer.
         temperature: temperature of the logits in training; below 1, targets further ahead are
@@ -132,7 +132,7 @@ class Tier:
     n_head: int
     dropout: float
     max_steps: int
-    tokens: int
+    tokens_per_step: int
     weight_decay: float
     max_block_size: int
     temperature: float
@@ -252,7 +252,7 @@ def _build_sections(
         "decay_steps": round(DECAY_SHARE * steps),
         "weight_decay": tier.weight_decay,
     }
-    train: dict[str, Any] = {"batch_size": tier.tokens // block_size, "max_steps": steps}
+    train: dict[str, Any] = {"batch_size": tier.tokens_per_step // block_size, "max_steps": steps}
     if tier.temperature < 1:
         # The tiers of texts that are read repeatedly also predict tokens further ahead
         # (multi-token prediction).
@@ -272,8 +272,9 @@ def _steps_and_dropout(tier: Tier, length: int, num_distinct: int) -> tuple[int,
     """Return the number of steps for a text of `length` tokens, and its dropout."""
     steps = tier.max_steps
     if length <= MAX_CHARS_READ_IN_EPOCHS:
+        # The power is less than 1, since a longer text is memorized after fewer epochs.
         tokens_to_read = EPOCH_FACTOR * length**EPOCH_POWER
-        steps = min(steps, round(tokens_to_read / tier.tokens))
+        steps = min(steps, round(tokens_to_read / tier.tokens_per_step))
     has_rare_chars = length < MIN_MEAN_COUNT_OF_CHAR * num_distinct
     if has_rare_chars:
         return steps // RARE_CHARS_STEP_DIVISOR, RARE_CHARS_DROPOUT

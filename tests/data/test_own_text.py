@@ -35,7 +35,7 @@ def test_own_text_gets_a_config_whose_validation_fills_a_block(characters: int) 
     config = Config.model_validate(recipe_for(characters, characters // 10, 65))
     assert config.model.block_size < characters // 10
     tokens = config.model.block_size * config.train.batch_size
-    assert tokens in {tier.tokens for tier in TIERS}
+    assert tokens in {tier.tokens_per_step for tier in TIERS}
     # The training split, 0.9 of the text, is read fewer than 26 times.
     assert tokens * config.train.max_steps < 26 * 0.9 * characters
     assert config.optim.warmup_steps + (config.optim.decay_steps or 0) <= config.train.max_steps
