@@ -50,7 +50,8 @@ class Batch:
             seeded = params.model_copy(update={"seed": seed})
             request = Request(list(ids), seeded, row=row)
             self._requests.append(request)
-            # `add` returns a chunk only for a request for no tokens, which ends at once.
+            # `add` returns pairs of a request, which is this one, and its chunks. There are chunks
+            # only of a request for no tokens, which ends at once.
             for _, chunks in self._engine.add(request):
                 self._queues[row] += chunks
 

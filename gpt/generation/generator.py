@@ -38,7 +38,9 @@ def generate_tokens(
     """
     ids = to_list(prompt, tokenizer, "generate_tokens")
     params = params or SamplingParams()
-    batch = Batch(runtime or build_runtime(model), [ids], params, [params.seed])
+    runtime = runtime or build_runtime(model)
+    # The batch gets no tokenizer, since only ids are wanted: its chunks have no text.
+    batch = Batch(runtime, [ids], params, [params.seed])
     while batch.active:
         token = batch.step()[0].token  # the only prompt is row 0
         if token is not None:  # a chunk without a token ends a request for no tokens
