@@ -45,11 +45,11 @@ def next_token_probabilities(
     # The largest logit becomes 0, so that division by a small temperature cannot make it infinite.
     logits = logits - logits.amax(dim=-1, keepdim=True)
     logits = logits / max(params.temperature, torch.finfo(logits.dtype).tiny)
-    for name, part in FILTERS.items():
+    for name, component in FILTERS.items():
         value = getattr(params, name)
         # A filter at the value that turns it off would change nothing, and takes time.
-        if value != part.off:
-            logits = part.apply(logits, value)
+        if value != component.off:
+            logits = component.apply(logits, value)
     return logits.softmax(dim=-1)
 
 
@@ -104,11 +104,15 @@ def sample(probabilities: Tensor, uniform: Tensor) -> Tensor:
     """
     # The widest type keeps rounding from moving the border between two tokens.
     cumulative = probabilities.to(widest_dtype(probabilities.device)).cumsum(dim=-1)  # (B, V)
-    # The last sum may differ from 1 by rounding, so that the uniforms are scaled to it: (B, 1).
-    target = uniform.to(cumulative, non_blocking=True).unsqueeze(-1) * cumulative[..., -1:]
+    total = cumulative[..., -1:]  # (B, 1)
+    # The total may differ from 1 by rounding, so that the uniforms are scaled to it.
+    uniform = uniform.to(cumulative, non_blocking=True)  # of the same type, on the same device
+    target = uniform.unsqueeze(-1) * total  # (B, 1)
     # With `right=True` the index after equal sums is found: a token of probability 0 has the sum of
     # the token before it, and is skipped.
     found = torch.searchsorted(cumulative, target, right=True).squeeze(-1)  # (B,)
-    # Rounding may raise the target to the whole sum, beyond the last possible token.
-    last_possible = (cumulative < cumulative[..., -1:]).sum(dim=-1)
+    # Rounding may raise the target to the total, for which an index beyond the last possible token
+    # is found. That token is the first one whose sum is the total, and so its index is the number
+    # of tokens with smaller sums.
+    last_possible = (cumulative < total).sum(dim=-1)  # (B,)
     return torch.minimum(found, last_possible)
