@@ -49,8 +49,9 @@ class Scheduler:
         self._pool = pool
         self._prefill_chunk = math.inf if prefill_chunk is None else prefill_chunk
         self._free_rows = list(reversed(range(max_sequences)))  # `pop` takes the lowest row first
-        self._step = 0  # number of the present step, in which waits are counted
-        self._preferred_new = False  # whether the last step was for new sequences alone
+        # The number of the present step: the time for which a sequence waits is counted in steps.
+        self._step_number = 0
+        self._gave_first_tokens = False  # whether the last step was for new sequences alone
 
     def add(self, sequence: SequenceState) -> None:
         self.waiting.append(sequence)
@@ -69,11 +70,12 @@ class Scheduler:
             max_samples: how many tokens the step may sample after each sequence while no sequence
                 waits.
         """
-        self._step += 1
+        self._step_number += 1
         self._admit()
         if self.waiting:
             max_samples = 1  # the place of a sequence may be needed after any token
-        counts = self._prefer_new(self._count_tokens())
+        # If some sequences can get their first token in this step, it computes no others.
+        counts = self._only_first_tokens(self._count_tokens())
         work: list[ScheduledWork] = []
         # Sequences are planned from oldest to newest: if blocks run out, the newest ones are
         # preempted, which have no work yet. The list is copied, since preemption changes it.
@@ -83,6 +85,7 @@ class Scheduler:
                 continue  # the sequence waits for the next step
             samples = _samples_after(sequence, count, max_samples)
             item = self._reserve(sequence, count, samples)
+            # There is no item if the sequence itself was preempted, since too few blocks are free.
             if item is not None:
                 work.append(item)
         return work
@@ -95,7 +98,9 @@ class Scheduler:
         sampled_ids = [token.id for token in sampled[:-1]]
         item.sequence.table.append([*item.tokens, *sampled_ids])
         if sampled:
-            item.sequence.waiting_since = self._step  # its wait for the next token begins now
+            item.sequence.waiting_since = (
+                self._step_number
+            )  # its wait for the next token begins now
 
     def _admit(self) -> None:
         """Admit waiting sequences in order, while there are places and blocks for their tokens.
@@ -106,8 +111,11 @@ class Scheduler:
         # lose their place now are not admitted again in this step.
         for _ in range(len(self.waiting)):
             sequence = self.waiting[0]
-            if not self._free_rows and not self._rotate_out(sequence):
-                return
+            if not self._free_rows:
+                # A running sequence may leave its place, and then joins the end of the queue.
+                was_place_freed = self._rotate_out(sequence)
+                if not was_place_freed:
+                    return
             # Blocks to share are looked up first, since they are not among the missing ones.
             reused = self._match(sequence)
             # Running sequences may not have blocks for all tokens of their windows yet. The blocks
@@ -118,7 +126,7 @@ class Scheduler:
                 return
             self.waiting.popleft()
             sequence.row = self._free_rows.pop()
-            sequence.waiting_since = self._step
+            sequence.waiting_since = self._step_number
             sequence.admitted_length = len(sequence.tokens)
             self.running.append(sequence)
             self.reused_tokens += reused
@@ -133,7 +141,8 @@ class Scheduler:
         longest = max(self.running, key=_tokens_in_place)
         is_over = _tokens_in_place(longest) >= TIME_SLICE_TOKENS
         # A sequence that was in the batch before waits as many steps as a time slice has tokens.
-        is_due = waiting.is_new or self._step - waiting.waiting_since >= TIME_SLICE_TOKENS
+        num_steps_waited = self._step_number - waiting.waiting_since
+        is_due = waiting.is_new or num_steps_waited >= TIME_SLICE_TOKENS
         if not (is_over and is_due):
             return False
         self.preemptions += 1
@@ -161,7 +170,7 @@ class Scheduler:
                 plan.add(sequence, self._next_block_key(sequence))
         return counts | plan.counts
 
-    def _prefer_new(self, counts: dict[SequenceState, int]) -> dict[SequenceState, int]:
+    def _only_first_tokens(self, counts: dict[SequenceState, int]) -> dict[SequenceState, int]:
         """Leave the other sequences out of a step that gives some sequences their first token.
 
         The step is shorter without them, so that a new request is answered sooner. They never miss
@@ -173,8 +182,8 @@ class Scheduler:
             for sequence, count in counts.items()
             if sequence.is_new and count == sequence.num_uncached
         }
-        self._preferred_new = bool(first_tokens) and not self._preferred_new
-        return first_tokens if self._preferred_new else counts
+        self._gave_first_tokens = bool(first_tokens) and not self._gave_first_tokens
+        return first_tokens if self._gave_first_tokens else counts
 
     def _match(self, sequence: SequenceState) -> int:
         """Share blocks that hold the next tokens of a sequence; return the number of tokens found.
