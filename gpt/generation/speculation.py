@@ -35,14 +35,15 @@ class Experience:
         drafted: number of tokens in these drafts.
         accepted: how many of them the target sampled too.
         acceptance: how often a token was accepted in the last rounds.
-        lengths: chooses the length of drafts, by the number of sequences that share a pass.
+        length_choosers: each chooses the length of drafts for a number of sequences that share a
+            pass; by that number.
     """
 
     passes: int = 0
     drafted: int = 0
     accepted: int = 0
     acceptance: Acceptance = field(default_factory=Acceptance)
-    lengths: dict[int, DraftLength] = field(default_factory=dict)
+    length_choosers: dict[int, DraftLength] = field(default_factory=dict)
 
     def describe(self) -> str:
         """Return the counts as a line for a person."""
@@ -92,31 +93,28 @@ class SpeculativeRunner(Runner):
         # Nothing is sampled after a part of a prompt, so that `max_samples` is 0.
         if any(item.max_samples == 0 or len(item.tokens) > 1 for item in work):
             return self._target.run(work)
-        lengths = self._lengths(len(work))
-        length = lengths.next()
+        chooser = self._length_chooser(len(work))
+        length = chooser.next()
         # The target samples one token more than the draft has. Shortly before a window moves, or a
         # text ends, there is no room for so many.
         if length >= min(item.max_samples for item in work):
             return self._target.run(work)
         start = time.perf_counter()
-        if length == 0:
-            # Without drafts the target may sample several tokens of a sequence, one after another.
-            sampled = self._target.run(work)
-            num_tokens = max(1, *(len(tokens) for tokens in sampled.values()))
-            lengths.record(0, time.perf_counter() - start, num_tokens)
-            return sampled
-        drafted = self._drafted(work, length)
+        drafted = self._drafted(work, length) if length > 0 else work
         sampled = self._target.run(drafted)
-        lengths.record(length, time.perf_counter() - start)
-        self._count(drafted, sampled)
+        seconds = time.perf_counter() - start
+        chooser.record(length, seconds, _num_passes(drafted, sampled))
+        if length > 0:
+            self._count(drafted, sampled)
         return sampled
 
-    def _lengths(self, sequences: int) -> DraftLength:
-        lengths = self._experience.lengths.get(sequences)
-        if lengths is None:
-            lengths = DraftLength(self._experience.acceptance)
-            self._experience.lengths[sequences] = lengths
-        return lengths
+    def _length_chooser(self, sequences: int) -> DraftLength:
+        """Return what chooses the length of drafts in steps of `sequences` sequences."""
+        chooser = self._experience.length_choosers.get(sequences)
+        if chooser is None:
+            chooser = DraftLength(self._experience.acceptance)
+            self._experience.length_choosers[sequences] = chooser
+        return chooser
 
     def _drafted(self, work: Sequence[ScheduledWork], length: int) -> list[ScheduledWork]:
         """Return the items with drafts of `length` tokens, or fewer where a draft ends."""
@@ -134,7 +132,7 @@ class SpeculativeRunner(Runner):
             for draft, step in zip(unfinished, steps, strict=True):
                 draft.take(step, [token.id for token in sampled[step.sequence]])
         return [
-            ScheduledWork(item.sequence, item.tokens, item.max_samples, item.copies, draft.tokens)
+            ScheduledWork(item.sequence, item.tokens, item.max_samples, item.copies, draft.guesses)
             for item, draft in zip(work, drafts, strict=True)
         ]
 
@@ -155,6 +153,11 @@ class SpeculativeRunner(Runner):
             num_sampled = len(sampled[item.sequence])
             if num_sampled == 0:
                 continue  # the target's logits are not finite, which says nothing about the draft
+            if not item.draft:
+                # The draft's logits are not finite. It counts as one wrong guess, so that fewer
+                # drafts are made, but the target has checked nothing.
+                self._experience.acceptance.record(accepted=0, compared=1)
+                continue
             num_accepted = num_sampled - 1  # the last token is the target's own
             # The first token that differed was compared too, but those after it were not.
             num_compared = min(num_accepted + 1, len(item.draft))
@@ -164,38 +167,56 @@ class SpeculativeRunner(Runner):
             self._experience.accepted += num_accepted
 
 
+def _num_passes(drafted: Sequence[ScheduledWork], sampled: Sampled) -> int:
+    """Return in how many passes the target has computed a step.
+
+    All tokens of drafts are checked in one pass. Without any draft, the target may sample several
+    tokens after each sequence, one in each pass.
+    """
+    if any(item.draft for item in drafted):
+        return 1
+    most_tokens = max(len(tokens) for tokens in sampled.values())
+    return max(1, most_tokens)  # there may be no tokens: logits that are not finite take a pass too
+
+
 class _Draft:
     """What the small model guesses of a sequence.
 
     Attributes:
         target: the sequence, which the large model samples.
-        tokens: the guesses at its next tokens.
+        guesses: the guesses at its next tokens.
     """
 
     def __init__(self, target: SequenceState, runner: Runner) -> None:
         self.target = target
-        self.tokens: list[int] = []
+        self.guesses: list[int] = []
         # The target decides where the text ends. The small model's window may be shorter, and then
         # slides before the target's does.
         params = target.params.model_copy(
             update={"max_new_tokens": ENDLESS, "overflow": "slide", "logprobs": None}
         )
         request = Request(list(target.tokens), params)
-        self._sequence = SequenceState(request, None, runner.block_size, runner.pool)
+        # The sequence of the small model: the target's tokens, and then the guesses. It needs no
+        # tokenizer, since nobody sees its text.
+        self._sequence = SequenceState(
+            request, tokenizer=None, block_size=runner.block_size, pool=runner.pool
+        )
         self._sequence.row = target.row
-        self._num_known = len(target.tokens)  # how many tokens the target had in the last round
-        self._num_wanted = 0
+        # The number of tokens that the target had when the last draft began.
+        self._num_target_tokens = len(target.tokens)
+        self._num_wanted = 0  # the number of guesses that the present draft has at its end
 
     @property
     def num_missing(self) -> int:
-        """Return how many tokens the draft still lacks."""
-        return self._num_wanted - len(self.tokens)
+        """Return how many guesses the draft still lacks."""
+        return self._num_wanted - len(self.guesses)
 
     def begin(self, length: int) -> None:
         """Begin a draft of `length` tokens after the newest token of the target."""
-        # Both sequences have the tokens before the last round in common, and the guesses of that
-        # round that the target has sampled too. Only what follows is replaced, and computed again.
-        num_agreed = self._num_known
+        # The sequence of the small model begins with the tokens that the target had before the last
+        # draft, and then has the guesses of that draft. The guesses that the target has sampled too
+        # are kept. Only what follows is replaced, and computed again.
+        num_agreed = self._num_target_tokens
         guesses = self._sequence.tokens[num_agreed:]
         new_tokens = self.target.tokens[num_agreed:]
         for guess, token in zip(guesses, new_tokens, strict=False):  # either may be longer
@@ -203,10 +224,10 @@ class _Draft:
                 break
             num_agreed += 1
         self._sequence.replace_end(num_agreed, self.target.tokens[num_agreed:])
-        self._num_known = len(self.target.tokens)
+        self._num_target_tokens = len(self.target.tokens)
         # The draft samples by the numbers by which the target will sample the same tokens.
         self._sequence.random = KnownNumbers(self.target.random.peek(length))
-        self.tokens = []
+        self.guesses = []
         self._num_wanted = length
 
     def next_step(self) -> ScheduledWork:
@@ -223,15 +244,15 @@ class _Draft:
         return ScheduledWork(sequence, tokens, max_samples, copies)
 
     def take(self, step: ScheduledWork, sampled: list[int]) -> None:
-        """Add the tokens that were sampled in a step: none if its logits are not finite."""
+        """Add the guesses that were sampled in a step: none if its logits are not finite."""
         # The last token has not been through the model yet, so that it is not stored.
         self._sequence.table.append([*step.tokens, *sampled[:-1]])
         self._sequence.extend(sampled)
-        self.tokens += sampled
-        # Without a token, or after the end token, the draft ends early: no more are wanted.
+        self.guesses += sampled
+        # Without a guess, or after the end token, the draft ends early: no more are wanted.
         is_over = not sampled or sampled[-1] == self.target.params.end_id
         if is_over:
-            self._num_wanted = len(self.tokens)
+            self._num_wanted = len(self.guesses)
 
     def release(self) -> None:
         """Release the blocks of the keys and values."""

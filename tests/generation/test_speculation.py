@@ -138,6 +138,25 @@ def test_draft_with_broken_weights_costs_no_text(backend: str) -> None:
 
 @every_backend
 @pytest.mark.usefixtures("every_length")
+def test_draft_without_any_guess_counts_as_not_used(backend: str) -> None:
+    """The target then samples alone, perhaps several tokens in a call: none of them was guessed."""
+    model = sharp_model(std=0.25)
+    draft = noisy_copy(model, 0.0)
+    with torch.no_grad():
+        draft.wpe.weight.fill_(math.nan)  # type: ignore[union-attr, operator]
+    plain, drafted = runtimes(backend, model, draft)
+    params = SamplingParams(max_new_tokens=60, seed=3)
+    expected = complete(model, ["abc"], params, runtime=plain)
+    assert tokens_of(complete(model, ["abc"], params, runtime=drafted)) == tokens_of(expected)
+    stats = drafted.draft_experience
+    assert (stats.passes, stats.drafted, stats.accepted) == (0, 0, 0)
+    assert stats.describe() == "draft: not used"
+    # The rate begins at 0.5, and falls with each wrong guess.
+    assert 0 <= stats.acceptance.rate < 0.5
+
+
+@every_backend
+@pytest.mark.usefixtures("every_length")
 def test_broken_model_fails_at_the_same_token_with_a_draft(backend: str) -> None:
     model = sharp_model(std=0.25)
     draft = noisy_copy(model, 0.0)
