@@ -349,9 +349,9 @@ def _compile(
     """
     log = cached.folder / f"{cached.key}.log"
     start = time.monotonic()
-    report(f"compiling {title}: once, by {compiler_name}, in seconds (Zig takes a minute)")
-    # The compiler writes a temporary file beside the log. That is the folder of the libraries, so
-    # that the file can be renamed to its place there.
+    report(f"compiling {title} by {compiler_name}, once: it takes seconds, or a minute with Zig")
+    # The compiler writes a temporary file beside the log, in the folder of the libraries. There it
+    # is on the same disk as the library's place, so that it can be renamed to that place.
     with (
         announce_if_slow(report, f"still compiling {title}", seconds=10),
         temporary_file(log) as built,

@@ -28,7 +28,13 @@ from gpt.model import GPT
 from gpt.model.quantized import NAMES, quantize
 from gpt.native.build import open_library
 from gpt.native.decoding.c_structs import sample_in_c, sampling_in_c
-from gpt.native.decoding.decoder import KV_KINDS, Decoder, TokenBatch, load_decoder, with_results
+from gpt.native.decoding.decoder import (
+    KV_KINDS,
+    Decoder,
+    TokenBatch,
+    check_and_declare,
+    load_decoder,
+)
 from gpt.native.decoding.weights import lay_out_weights
 from gpt.native.fingerprint import (
     DECODING,
@@ -253,27 +259,33 @@ def _adamw_difference(kernels: Kernels) -> str | None:
 
 
 def _muon_difference(kernels: Kernels) -> str | None:
-    """Return for which matrix the kernels' update of Muon is wrong, or None.
+    """Return what is wrong with the kernels' update of a matrix by Muon, or None.
 
-    An update has to be nearly orthogonal, and has to go against the gradient.
+    The update has to be nearly orthogonal, and has to go against the gradient.
     """
     group = {"lr": 1.0, "weight_decay": 0.0, "steps": 5, "momentum": 0.9}
     for rows, columns in ((96, 64), (48, 160)):
-        # Of a matrix of zeros, the updated matrix is the update itself.
+        # The weights are zeros before the update. So afterwards they are the update itself.
         matrix = torch.zeros(rows, columns)
-        gradient = torch.randn(rows, columns)
+        gradient = torch.randn(rows, columns)  # the same in every trial, by the seed of `models`
         momentum = torch.zeros(rows, columns)
         updated = Updated(matrix, gradient, momentum, second_moment=None, step=None, group=group)
         update_natively(kernels, [updated])
         # Muon multiplies its rate by this factor, which is above 1 for tall matrices.
         factor = max(1.0, rows / columns) ** 0.5
+        update = f"the update of Muon for a matrix {(rows, columns)}"
+        # Checked first, since `svdvals` raises an error for NaN.
+        if not bool(matrix.isfinite().all()):
+            return f"{update} was not finite"
         values = torch.linalg.svdvals(matrix / factor)
-        # Muon's five iterations bring singular values, all 1 in an orthogonal matrix, to between
-        # 0.7 and 1.2.
+        # The singular values of an orthogonal matrix are all 1. Muon's five iterations bring them
+        # to between 0.7 and 1.2, and the limits leave a margin for rounding in bfloat16.
         is_orthogonal = bool((values > 0.5).all() and (values < 1.4).all())
+        if not is_orthogonal:
+            return f"{update} was not orthogonal"
         goes_down = bool((matrix * gradient).sum() < 0)
-        if not is_orthogonal or not goes_down:
-            return f"the update of Muon for a matrix {(rows, columns)} was not orthogonal"
+        if not goes_down:
+            return f"{update} did not go against the gradient"
     return None
 
 
@@ -446,7 +458,7 @@ def main(source: str, name: str, library: str, rounds: str = "1") -> int:
         if trains:
             difference = training_difference(Kernels(loaded_library, processor))
         else:
-            decoder_library = with_results(loaded_library)
+            decoder_library = check_and_declare(loaded_library)
             difference = decoding_difference(decoder_library, processor, compares_samples)
         if difference is not None:
             print(difference)

@@ -3,11 +3,13 @@ is used instead.
 """
 
 import json
+import math
 import os
 import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,8 @@ from gpt.native import build, verdicts
 from gpt.native.__main__ import main as set_up
 from gpt.native.build import SOURCES, CachedLibrary, find_compilers, find_library
 from gpt.native.training.bindings import SOURCE, Kernels, load_kernels
+from gpt.native.training.native_update import Updated, update_natively
+from gpt.native.trial import training_difference
 from gpt.native.verdicts import Trial, TrialProcess, read_result
 from gpt.system.environment import read_settings
 from gpt.system.errors import DeviceError
@@ -375,6 +379,29 @@ def test_interrupted_trial_is_no_verdict(
     trial = Trial(Path("training-1-2.so"), SOURCE, "AVX2", cache / "kernels")
     assert trial.unusable_reason(TrialProcess(), pytest.fail) is not None
     assert not trial.path.exists()
+
+
+@pytest.mark.parametrize(
+    ("factor", "said"),
+    [
+        (math.nan, "was not finite"),
+        (3.0, "was not orthogonal"),
+        (-1.0, "did not go against the gradient"),
+    ],
+)
+def test_wrong_update_of_muon_is_a_mismatch(
+    factor: float, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def update(kernels: Kernels, updated: Sequence[Updated]) -> None:
+        update_natively(kernels, updated)
+        for each in updated:
+            if each.second_moment is None:  # Muon has only one moment
+                each.weight.mul_(factor)
+
+    monkeypatch.setattr("gpt.native.trial.update_natively", update)
+    kernels = load_kernels(torch.float32, read_settings())
+    expected = f"the update of Muon for a matrix (96, 64) {said}"
+    assert training_difference(kernels) == expected
 
 
 def test_process_that_died_early_is_started_again() -> None:

@@ -97,6 +97,7 @@ def load_decoder(
 
     Raises:
         DeviceError: there is no compiler, or no library passes its trial.
+        RuntimeError: the library's structures differ from those of `c_structs`.
     """
     if processor is None:
         processors = supported_processors(settings.processor)
@@ -104,11 +105,13 @@ def load_decoder(
     else:
         path = find_library(SOURCE, processor, settings.cache_dir, report, FLAGS)
         library = open_library(path)
-    return with_results(library), processor
+    return check_and_declare(library), processor
 
 
-def with_results(library: ctypes.CDLL) -> ctypes.CDLL:
-    """Declare the return types of a decoder library's functions to ctypes; return the library.
+def check_and_declare(library: ctypes.CDLL) -> ctypes.CDLL:
+    """Check the structures of a decoder library, and declare its functions' return types to ctypes.
+
+    The library itself is returned.
 
     Raises:
         RuntimeError: its structures differ from those of `c_structs`, which would corrupt memory.
@@ -148,13 +151,16 @@ class Decoder:
         self._library = library
         self._weights = weights  # kept alive, since the decoder does not copy them
         self.sequences = sequences
+        # Prompts are divided into passes, each of which reads all weights. So a pass has room for
+        # many tokens even if a step of all sequences needs only a few.
         self.max_tokens = max(MIN_PASS_TOKENS, sequences * tokens_per_sequence)
         self.threads = torch.get_num_threads()
         self.blocks_per_sequence = math.ceil(weights.model.block_size / BLOCK)
         num_entries = sequences * self.blocks_per_sequence  # of the block tables of all sequences
         self.blocks = num_entries if blocks is None else blocks
         # C++ reads the block tables from this array in every pass, and `set_blocks` changes them.
-        # At first entry i is block i. If there are fewer blocks, the other entries are 0.
+        # Initially, entry i names block i. If there are fewer blocks than entries, ctypes sets the
+        # other entries to 0.
         first_blocks = range(min(num_entries, self.blocks))
         self._tables = (ctypes.c_int32 * num_entries)(*first_blocks)
         cache = CCacheOptions(ctypes.addressof(self._tables), KV_KINDS[kv_dtype], self.blocks)
