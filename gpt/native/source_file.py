@@ -137,7 +137,11 @@ class _Comparison:
         self, statement: ast.FunctionDef, qualified_name: str, found: Any
     ) -> str | None:
         """Return how a function in memory differs from its `def` statement, or None."""
-        function = _undecorated(found) if statement.decorator_list else found
+        function = found
+        # Without a decorator in the file, nothing wraps the function. A wrapper was then set later,
+        # and is a replacement.
+        if statement.decorator_list:
+            function = _undecorated(found)
         if not isinstance(function, FunctionType):
             return REPLACED
         code = function.__code__
@@ -148,17 +152,20 @@ class _Comparison:
             return EDITED_LATER if is_earlier_version else REPLACED
         # Compiled code does not include the defaults of arguments, so their values are compared.
         arguments = statement.args
-        defaults = tuple(self._value_of(default) for default in arguments.defaults)
-        if (function.__defaults__ or ()) != defaults:
+        found_defaults = function.__defaults__ or ()
+        defaults = [self._value_of(default) for default in arguments.defaults]
+        if len(found_defaults) != len(defaults) or not all(map(is_same, found_defaults, defaults)):
             return REPLACED
+        found_keyword_defaults = function.__kwdefaults__ or {}
         keyword_defaults = {
             argument.arg: self._value_of(default)
             for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
             if default is not None  # a required argument
         }
-        if (function.__kwdefaults__ or {}) != keyword_defaults:
+        # `is_same` accepts additional keys in a dict, but an additional default is a change.
+        if found_keyword_defaults.keys() != keyword_defaults.keys():
             return REPLACED
-        return None
+        return None if is_same(found_keyword_defaults, keyword_defaults) else REPLACED
 
     def _change_of_class(self, statement: ast.ClassDef, found: Any) -> str | None:
         """Return how a class in memory differs from its statement, or None.

@@ -45,6 +45,7 @@ from gpt.native.training.native_model import load_native_model
 from gpt.system.device import Compute
 from gpt.system.environment import read_settings
 from gpt.system.errors import DeviceError
+from gpt.training.muon import Muon
 from planted_edits import EDITS
 from tiny import sharp_model, tiny_config
 
@@ -258,6 +259,12 @@ ELSEWHERE: dict[str, tuple[tuple[str, ...], Callable[[pytest.MonkeyPatch], None]
         DECODING,
         lambda patch: patch.setattr(
             QuantizedLinear, "weight", property(lambda self: self.unpacked)
+        ),
+    ),
+    "Muon of gpt/training/muon.py, a default of another type": (
+        TRAINING,
+        lambda patch: patch.setattr(
+            Muon.__init__, "__defaults__", (0.02, 0.95, 0, 5, torch.float32)
         ),
     ),
     "Filter of gpt/config/filters.py": (SAMPLING, lambda patch: patch.setattr(Filter, "off", 1)),
