@@ -190,11 +190,12 @@ class Trial:
         """Return whether a stored result still says whether the library may be used."""
         if (stored.library, stored.processor) != (self._library.name, self._processor):
             return False
-        # At the time of the trial the code of sampling was edited, so that sampling was not
-        # compared. The edit has been undone since: the library would now be used for sampling too.
+        # If the code of sampling was edited at the time of the trial, only logits were compared. If
+        # that edit was undone since, the library would be used for sampling too, without a trial.
         if stored.compared == LOGITS_ONLY and changed_code(SAMPLING) is None:
             return False
-        # If the file of stacks has another size, a process has crashed since the trial.
+        # A process that crashes appends its stack to the file `self.stacks`. If the file has
+        # another size than at the trial, a process has crashed since.
         return stored.crash_bytes == self._crash_bytes()
 
     def _crash_bytes(self) -> int:
