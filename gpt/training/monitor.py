@@ -304,10 +304,11 @@ class SpeedMeter:
         seconds = max(self.clock() - self._interval_began_at, 1e-9)
         num_tokens = self._steps * self.tokens_per_step
         flops_per_second = self._flops / seconds
-        self.restart()
-        return {
+        metrics = {
             "speed/tokens_per_second": num_tokens / seconds,
             "speed/mfu": flops_per_second / self._machine_flops_per_second,
             "speed/memory_bytes": peak_memory_bytes(self._compute.device),
             "speed/seconds": self.total_seconds,
         }
+        self.restart()
+        return metrics

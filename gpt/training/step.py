@@ -289,7 +289,8 @@ class Stepper:
         # Callbacks come after clipping, so that the update has the gradients that they set.
         if change_gradients is not None:
             change_gradients()
-        # If the numbers are not finite, this raises an error, or the optimizer skips the update.
+        # Numbers that are not finite must not reach the weights. On a CPU and on MPS this raises an
+        # error. On a GPU, for which it would have to wait, it makes the optimizer skip the update.
         self._block_unless_finite(step, loss, norm)
         self.scaler.step(self.optimizer)  # type: ignore[arg-type]
         self.scaler.update()
