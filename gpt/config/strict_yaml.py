@@ -139,7 +139,7 @@ def parse(text: str) -> Document:
         loader = _Loader(text)
         node = loader.get_single_node()
         if isinstance(node, yaml.MappingNode):
-            # Error messages name the line of a key, and keys that are repeated. () is the root's path.
+            # Error messages name the line of a key, and repeated keys. () is the path of the root.
             _record_keys(node, (), document)
             document.data = loader.construct_document(node)
         elif node is not None:  # an empty text has no node, and counts as an empty mapping
