@@ -227,11 +227,10 @@ def _split_sizes(hashes: Sequence[bytes], config: DataConfig) -> tuple[int, int,
         hashes: the sorted hashes of the items, in which those of equal items are neighbors.
     """
     total = len(hashes)
-    # Training and validation need at least one item each, so that the test split gets at most the
-    # others. Then a validation split is left even where training takes the first item below.
+    # Training and validation need at least one item each, even if rounding leaves none.
     num_test = min(round(total * config.test_fraction), total - 2)
     num_val = max(1, round(total * config.val_fraction))
-    num_train = max(1, total - num_test - num_val)
+    num_train = max(1, total - num_test - num_val)  # may take one of the validation items
     # Equal items must not be in two splits: a model would be validated on what it was trained on.
     end_of_train = _before_duplicates(hashes, num_train)
     end_of_val = _before_duplicates(hashes, total - num_test)
