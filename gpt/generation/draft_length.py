@@ -82,12 +82,12 @@ class DraftLength:
         # Try the length that has not been used for the longest time; one never used comes first.
         return min(self._alternatives(best), key=lambda length: self._last_rounds.get(length, -1))
 
-    def record(self, length: int, seconds: float, tokens: int = 1) -> None:
+    def record(self, length: int, seconds: float, passes: int = 1) -> None:
         """Add the time of a round.
 
         Args:
-            tokens: number of passes of the large model, one for each token. A round with a draft
-                has one pass; one without a draft may have several.
+            passes: number of passes of the large model. A round with a draft has one. A round
+                without a draft may sample several tokens, and has a pass for each.
         """
         if self._first_lengths:
             self._first_lengths.pop()
@@ -98,7 +98,7 @@ class DraftLength:
         self._last_rounds[length] = self._rounds
         # A shorter time counts fully. A longer one may be due to another process, and counts half.
         known = self._round_seconds.get(length, math.inf)
-        measured = seconds / tokens
+        measured = seconds / passes
         if measured < known:
             self._round_seconds[length] = measured
         else:

@@ -74,7 +74,7 @@ class Scheduler:
         self._admit()
         if self.waiting:
             max_samples = 1  # the place of a sequence may be needed after any token
-        # If some sequences can get their first token in this step, it computes no others.
+        # Sequences that get their first token in this step may be computed without the others.
         counts = self._only_first_tokens(self._count_tokens())
         work: list[ScheduledWork] = []
         # Sequences are planned from oldest to newest: if blocks run out, the newest ones are
@@ -98,9 +98,8 @@ class Scheduler:
         sampled_ids = [token.id for token in sampled[:-1]]
         item.sequence.table.append([*item.tokens, *sampled_ids])
         if sampled:
-            item.sequence.waiting_since = (
-                self._step_number
-            )  # its wait for the next token begins now
+            # The wait for the next token begins now.
+            item.sequence.waiting_since = self._step_number
 
     def _admit(self) -> None:
         """Admit waiting sequences in order, while there are places and blocks for their tokens.

@@ -97,9 +97,11 @@ class SpeculativeRunner(Runner):
         length = chooser.next()
         # The target samples one token more than the draft has. Shortly before a window moves, or a
         # text ends, there is no room for so many.
-        if length >= min(item.max_samples for item in work):
+        most_samples = min(item.max_samples for item in work)
+        if length >= most_samples:
             return self._target.run(work)
         start = time.perf_counter()
+        # Without drafts (length 0) the target may sample several tokens, one after another.
         drafted = self._drafted(work, length) if length > 0 else work
         sampled = self._target.run(drafted)
         seconds = time.perf_counter() - start
