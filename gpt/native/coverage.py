@@ -137,20 +137,21 @@ def _changed_attribute(module: nn.Module, expected: nn.Module, trains: bool) -> 
         ignored = ignored | WITHOUT_EFFECT_IN_DECODING
     expected_values = vars(expected)
     if type(module) is not type(expected):
-        # A quantized module has other attributes than the module that it replaces. They cannot be
-        # compared with those: each is compared with itself, and so counts as unchanged.
-        expected_values = vars(module)
+        # A quantized module has other attributes than the linear layer that it replaces, so that
+        # nothing is expected of them. A function that was set on it is noticed nevertheless.
+        expected_values = {}
     for key, value in vars(module).items():
         if key in ignored:
             continue
         if callable(value):
             # A new function counts too: a `forward` that is set on a module replaces its method.
             is_changed = key not in expected_values or value != expected_values[key]
-        else:
+        elif key not in expected_values or key.startswith("_"):
             # A new attribute that nothing calls has no effect. It may be a tensor, which could not
             # be compared. Names with an underscore are torch's own, such as its tables of modules.
-            is_known = key in expected_values and not key.startswith("_")
-            is_changed = is_known and value != expected_values[key]
+            is_changed = False
+        else:
+            is_changed = value != expected_values[key]
         if is_changed:
             return key
     return None

@@ -36,7 +36,7 @@ from gpt.model.attention import CORES, Attention, ReferenceCore, SDPACore
 from gpt.model.gpt import Block
 from gpt.model.layers import ACTIVATIONS, MLPS
 from gpt.model.positions import POSITIONS
-from gpt.model.quantized import QuantizedLinear
+from gpt.model.quantized import QuantizedLinear, quantize
 from gpt.native import fingerprint
 from gpt.native.coverage import changed_module
 from gpt.native.decoding.weights import unsupported_reason
@@ -484,6 +484,17 @@ def test_change_in_a_model_is_named_where_it_matters(said: str) -> None:
         assert re.match(f"the native backend does not cover {said}", str(reason))
     with pytest.raises(DeviceError, match=f"^the native kernels do not cover {said}"):
         load_native_model(model, FLOAT32, read_settings())
+
+
+@pytest.mark.parametrize("weights", ["bf16", "int8", "int4"])
+def test_function_set_on_a_quantized_module_is_named(weights: str) -> None:
+    """The decoder reads the weights of the module, and would not call the function."""
+    model = quantize(build(), weights)
+    assert unsupported_reason(model) is None
+    with_forward(model.h[0].attn.c_q)
+    assert unsupported_reason(model) == (
+        "the native backend does not cover h.0.attn.c_q.forward, which was changed"
+    )
 
 
 @pytest.mark.usefixtures("no_plugins")
