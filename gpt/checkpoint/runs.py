@@ -278,22 +278,28 @@ class RunFolder:
 
         Returns:
             Whether `best` leads to a checkpoint now.
+
+        Raises:
+            CheckpointError: the pointer cannot be written or removed.
         """
         folder = None
         if step >= 0:
             folder = _existing(self.path / "checkpoints" / _folder_name(step))
-        try:
-            if folder is not None:
+        if folder is not None:
+            try:
                 # The pointer also has the validation loss, which is in the checkpoint's state.
-                self._point("best", read_state(folder))
-            elif self.pointed("best") is None:
+                state = read_state(folder)
+            except CheckpointError:
+                # The checkpoint of the best step is damaged. The pointer stays as it is, since it
+                # may lead to another checkpoint that can be read.
+                pass
+            else:
+                self._point("best", state)
+        elif self.pointed("best") is None:
+            try:
                 (self.path / "best.json").unlink(missing_ok=True)
-        except CheckpointError:
-            # The checkpoint of the best step is damaged. The pointer stays as it is, since it may
-            # lead to another checkpoint that can be read.
-            pass
-        except OSError as error:
-            raise self._unwritable(error) from None
+            except OSError as error:
+                raise self._unwritable(error) from None
         return self.pointed("best") is not None
 
     def newest_valid(self) -> tuple[Path, Checkpoint, list[str]] | None:
