@@ -134,7 +134,7 @@ def configuration_around(checkpoint: Path) -> Path:
     run = run_around(checkpoint)
     if run is None:
         raise CheckpointError(
-            f"{checkpoint} belongs to no run, whose configuration could be taken; {remedy}"
+            f"{checkpoint} belongs to no run that a configuration could be taken from; {remedy}"
         )
     file = run.path / "config.yaml"
     if not file.is_file():

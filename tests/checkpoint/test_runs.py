@@ -1,5 +1,6 @@
 """Run folders: which checkpoints stay, and which one is meant."""
 
+import errno
 import os
 import re
 import shutil
@@ -7,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -91,6 +93,34 @@ def test_damaged_pointer_is_named_and_nothing_is_removed(
     (run.path / "last.json").write_text(content)
     name, step, damaged = newest(run)
     assert (name, step, len(damaged)) == ("step-000009", 9, 1)
+
+
+def test_best_is_not_restored_silently_if_the_pointer_cannot_be_written(
+    run: RunFolder, make_checkpoint: MakeCheckpoint
+) -> None:
+    """A pointer to an earlier checkpoint must not pass for the one that was asked for."""
+    run.save(make_checkpoint(1), best=True, keep_last=9)
+    newer = run.save(make_checkpoint(2), best=False, keep_last=9)
+    full = OSError(errno.ENOSPC, "No space left on device")
+    with (
+        patch("gpt.checkpoint.runs.write_atomic", side_effect=full),
+        pytest.raises(
+            CheckpointError, match=r"^cannot write .*best.json: No space left on device$"
+        ),
+    ):
+        run.restore_best(2)
+    assert run.restore_best(2)
+    assert run.pointed("best") == newer
+
+
+def test_damaged_best_checkpoint_leaves_the_pointer_as_it_is(
+    run: RunFolder, make_checkpoint: MakeCheckpoint
+) -> None:
+    older = run.save(make_checkpoint(1), best=True, keep_last=9)
+    newer = run.save(make_checkpoint(2), best=False, keep_last=9)
+    (newer / "state.json").write_bytes(b"")
+    assert run.restore_best(2)
+    assert run.pointed("best") == older
 
 
 def test_deleted_best_checkpoint_does_not_keep_the_others(
@@ -215,7 +245,7 @@ def test_run_is_found_by_its_name_or_suggested_when_misspelt(
     checkpoint.rename("alone")
     with pytest.raises(
         CheckpointError,
-        match=r"^alone belongs to no run, .* by --config FILE \(in Python config=FILE\)$",
+        match=r"^alone belongs to no run that .* by --config FILE \(in Python config=FILE\)$",
     ):
         configuration_around(find_checkpoint(Path("alone"), runs))
 
