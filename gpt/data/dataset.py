@@ -1,5 +1,6 @@
 """A corpus as a token file: memory-mapped and verified."""
 
+import errno
 import hashlib
 import json
 from collections.abc import Sequence
@@ -23,6 +24,13 @@ NUM_QUOTED_TOKENS = 40
 """Tokens of an item by which a message names it."""
 TOKENS = "tokens.bin"
 """File of the token ids of the text, little-endian."""
+DAMAGE_ERRNOS = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EINVAL, errno.EFBIG})
+"""Errors by which a file is gone, or is something else than the file that was written.
+
+`open_file` raises EINVAL for what is not a regular file, and `read_file` raises EFBIG for a file
+that is too large. After other errors, such as those of a missing permission or a failing disk, the
+file may be whole.
+"""
 SPLITS_NOT_ADJACENT = "the splits do not follow one another from the first token to the last"
 
 
@@ -198,28 +206,27 @@ def open_dataset(folder: Path) -> Dataset:
     """Memory-map the token file that `prepare` wrote, after comparing it with its hash.
 
     Raises:
-        DataError: the files are missing or damaged.
+        DataError: the files are missing or damaged, or cannot be read.
     """
     try:
         return _open(folder)
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        RecursionError,
-        DataError,
-    ) as error:
-        # Values of the wrong type in the JSON can raise any of these errors.
+    except OSError as error:
         reason = explained(error)
-        filename = getattr(error, "filename", None)  # only an OSError has one
-        if filename:
-            reason = f"{Path(filename).name}: {reason}"
-        raise DataError(
-            f"the token files in {folder} are damaged ({reason}); "
-            "delete that folder and start again"
-        ) from None
+        if error.filename:
+            reason = f"{Path(error.filename).name}: {reason}"
+        if error.errno in DAMAGE_ERRNOS:
+            raise _damaged(folder, reason) from None
+        raise DataError(f"cannot read the token files in {folder}: {reason}") from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, DataError) as error:
+        # A file with another hash than was written raises ValueError. Values of the wrong type in
+        # the JSON can raise any of these errors.
+        raise _damaged(folder, explained(error)) from None
+
+
+def _damaged(folder: Path, reason: str) -> DataError:
+    return DataError(
+        f"the token files in {folder} are damaged ({reason}); delete that folder and start again"
+    )
 
 
 def _open(folder: Path) -> Dataset:

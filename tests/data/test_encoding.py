@@ -3,6 +3,7 @@
 What ends meanwhile leaves nothing.
 """
 
+import errno
 import json
 import os
 import re
@@ -389,6 +390,27 @@ def test_damaged_token_files_are_refused_with_what_to_do(
     assert said.startswith(f"the token files in {folder} are damaged (")
     assert said.endswith("delete that folder and start again")
     shutil.rmtree(folder)
+    assert whole(text.prepare()) == TEXT
+
+
+@pytest.mark.parametrize("name", [META, TOKENS])
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO])
+def test_token_files_that_cannot_be_read_are_not_called_damaged(
+    name: str, number: int, text: Place
+) -> None:
+    """They may be whole, so that nobody is told to delete them."""
+    text.prepare()
+    file = text.folder() / name
+    system_open = os.open
+
+    def refuse(path: Any, *arguments: Any, **keys: Any) -> int:
+        if Path(path) == file:
+            raise OSError(number, os.strerror(number), str(path))
+        return system_open(path, *arguments, **keys)
+
+    with patch("os.open", refuse):
+        said = text.refusal()
+    assert said == f"cannot read the token files in {file.parent}: {name}: {os.strerror(number)}"
     assert whole(text.prepare()) == TEXT
 
 
