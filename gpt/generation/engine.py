@@ -57,7 +57,9 @@ class Engine:
         self._scheduler = Scheduler(runner.pool, max_sequences, prefill_chunk)
         self._sequences: dict[Request, SequenceState] = {}
         self._tokens_generated = 0
-        self._threads = torch.get_num_threads()  # a process that is forked later has none of them
+        # By this number `step` refuses a process that was forked later: the threads of torch do not
+        # survive a fork.
+        self._threads = torch.get_num_threads()
 
     @property
     def requests(self) -> list[Request]:

@@ -108,7 +108,11 @@ class NativeRunner(Runner):
         return self._burst.length
 
     def run(self, work: Sequence[ScheduledWork]) -> Sampled:
-        """Compute a step; sample several tokens where every sequence needs only its next one."""
+        """Compute a step, or a burst of several steps, each of which samples a token per sequence.
+
+        A burst is possible if each sequence has only its newest token to compute, and all have the
+        same sampling parameters.
+        """
         # Nothing is sampled after a part of a prompt that is not its last one.
         sampled_sequences = [item.sequence for item in work if item.max_samples > 0]
         # A list, so that the reason of every sequence is reported: `all` stops at the first False.
@@ -118,7 +122,9 @@ class NativeRunner(Runner):
         self._set_blocks(work)
         if _is_pure_decode(work):
             return self._decode(work)
-        return self._timed_step(work)  # there are prompts, drafts or different parameters
+        # There are prompts, drafts or different parameters. The step is timed, so that a tuner
+        # learns how many threads are fastest.
+        return self._timed_step(work)
 
     def logits(self, work: Sequence[ScheduledWork]) -> tuple[list[ScheduledWork], Tensor]:
         self._set_blocks(work)
@@ -152,7 +158,7 @@ class NativeRunner(Runner):
             self._decoder.set_blocks(item.sequence.row, item.sequence.table.blocks)
 
     def _timed_step(self, work: Sequence[ScheduledWork]) -> Sampled:
-        """Compute a step of prompts or drafts, and let a tuner learn from its time."""
+        """Compute a step that is no burst, and let a tuner learn from its time."""
         num_tokens = sum(len(item.input_ids) for item in work)
         tuner = self._step_tuner(num_tokens)
         split = tuner.next()  # the fastest number of threads, or now and then another, as a trial
@@ -180,11 +186,10 @@ class NativeRunner(Runner):
     def _decode(self, work: Sequence[ScheduledWork]) -> Sampled:
         """Sample several tokens after each sequence in one call, and learn from its time."""
         tuner = self._decode_tuner(len(work))
-        split = tuner.next()
+        split = tuner.next()  # the fastest split of the work, or now and then another, as a trial
         is_trial = split != tuner.fastest
-        self._burst.begin(
-            len(work)
-        )  # fewer steps if there are more sequences than in the last call
+        # If there are more sequences than in the last call, the burst becomes shorter.
+        self._burst.begin(len(work))
         steps = self._burst.length
         if is_trial:
             # The other split may be slower, and nobody sees a token before the call returns.
@@ -341,7 +346,7 @@ def _described(token: int, logits: Tensor | None, params: SamplingParams) -> Sam
 
 
 def _is_pure_decode(work: Sequence[ScheduledWork]) -> bool:
-    """Return whether each sequence needs one token, without a draft, and all are sampled alike."""
+    """Return whether each sequence computes one token, without a draft, and all sample alike."""
     if any(item.max_samples == 0 or len(item.input_ids) > 1 for item in work):
         return False
     first = work[0].sequence.sampled_by

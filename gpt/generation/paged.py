@@ -40,11 +40,12 @@ class BlockPool:
         assert block_size >= 1
         self.block_size = block_size
         self._references = [0] * blocks
-        # Free blocks without a key. The lowest one is taken first, from the end of the list, so
-        # that the blocks of a first sequence lie side by side.
+        # Free blocks outside of the index. The lowest one is taken first, from the end of the list,
+        # so that the blocks of a first sequence lie side by side.
         self._empty = list(reversed(range(blocks)))
-        # Free blocks with a key, in the order of their release: a dict is an ordered set.
+        # Free blocks in the index, in the order of their release: a dict is an ordered set.
         self._reusable: dict[int, None] = {}
+        # The index, by the keys of `block_key`, and its inverse.
         self._block_by_key: dict[bytes, int] = {}
         self._key_by_block: dict[int, bytes] = {}
 
@@ -66,7 +67,7 @@ class BlockPool:
         Raises:
             OutOfBlocksError: no block is free.
         """
-        # Blocks without a key go first, so that those with one can be found for longer.
+        # Blocks that are not in the index go first, so that the others can be found for longer.
         if self._empty:
             block = self._empty.pop()
         elif self._reusable:

@@ -108,6 +108,11 @@ class SequenceState:
             self._text.begin(self.tokens)
 
     @property
+    def window_length(self) -> int:
+        """Return the number of tokens in the window."""
+        return len(self.tokens) - self.start
+
+    @property
     def num_cached(self) -> int:
         """Return the number of positions of the window whose keys and values are stored."""
         return len(self.table.tokens)
@@ -118,7 +123,7 @@ class SequenceState:
 
         It is at least 1, since the newest token has not been through the model.
         """
-        return len(self.tokens) - self.start - self.num_cached
+        return self.window_length - self.num_cached
 
     @property
     def is_new(self) -> bool:
@@ -131,11 +136,11 @@ class SequenceState:
 
         One of them may lie outside the window: it is sampled from a full window, and moves it.
         """
-        window_length = len(self.tokens) - self.start
-        room_in_window = self._window.size + 1 - window_length
+        room_in_window = self._window.size + 1 - self.window_length
         return min(room_in_window, self._max_length - len(self.tokens))
 
     def window(self) -> list[int]:
+        """Return the tokens in the window."""
         return self.tokens[self.start :]
 
     def append(self, sampled: Sequence[SampledToken]) -> list[TextChunk]:
@@ -152,7 +157,7 @@ class SequenceState:
                 break
         # Each token was sampled by one random number. Those of dropped tokens stay in the stream.
         self.random.advance(len(chunks))
-        if len(self.tokens) - self.start > self._window.size:
+        if self.window_length > self._window.size:
             self._move_window()
         return chunks
 
