@@ -149,9 +149,9 @@ class GraphedStepper(Stepper):
         is_new = signature not in self._warmed_up
         if is_new or change_gradients is not None:
             self._warmed_up.add(signature)
-            # This step runs on the stream that captures use later: autograd accumulates a gradient
-            # on the stream on which the gradient was first made, and a capture cannot contain work
-            # on another stream.
+            # A later step is captured on the capturer's own stream. This step already runs there:
+            # autograd accumulates a gradient on the stream on which the gradient was first made,
+            # and a capture cannot contain work on another stream.
             with self._capturer.on_own_stream():
                 return self._run(inputs, change_gradients)
         if signature not in self._captured:

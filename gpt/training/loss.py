@@ -84,7 +84,8 @@ def evaluate(
     else:
         losses, num_targets = batch_losses(model, batches, compute, poll)
     # `fsum` rounds only once, at the end. So the sum does not depend on the order of the losses,
-    # and is the same if several processes share the batches.
+    # and is the same if several processes share the batches, as they do in
+    # `gpt.training.parallel.evaluate_together`.
     return Evaluation(math.fsum(losses) / num_targets, num_targets)
 
 

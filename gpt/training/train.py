@@ -351,7 +351,12 @@ def _build_stepper(
 def _build_batches(
     config: Config, data: Dataset, world: World, fields: Mapping[str, Field]
 ) -> MicroBatches:
-    """Build the reader of batches, which have windows of a text or whole items of a list."""
+    """Build the reader of batches, which have windows of a text or whole items of a list.
+
+    Args:
+        fields: what a batch has besides inputs and targets, such as the predictions of
+            `train.teacher`; see `MicroBatches`.
+    """
     block_size = config.model.block_size
     seed = config.run.seed
     sampler: Sampler

@@ -280,7 +280,7 @@ class Trainer:
         training = {name: part.state_dict() for name, part in self.stateful.items()}
         folder = self.world.rank_zero(lambda: self._write(weights, training, saved, best, required))
         if folder is None:
-            return  # nothing was written, so that the state still names the former best checkpoint
+            return  # nothing was written, so the state still names the former best checkpoint
         self.state = saved
         if is_final:
             self.callbacks.call(CheckpointEvent(self, saved.step, folder, best))
