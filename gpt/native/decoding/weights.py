@@ -81,7 +81,8 @@ def lay_out_weights(model: GPT, processor: Processor | None = None) -> Weights:
     has_tiles = processor is not None and TILES in processor.macros
     copies = _Copies(has_tiles)
     layers = [copies.layer(block) for block in model.h]
-    return Weights(copies.model(model), (CLayer * len(layers))(*layers), copies.tensors)
+    c_layers = (CLayer * len(layers))(*layers)
+    return Weights(copies.model(model), c_layers, copies.tensors)
 
 
 class _Copies:
@@ -235,14 +236,14 @@ class Matrix:
                 inputs has to be even.
         """
         outputs, inputs = integers.shape
-        blocks = _blocks(integers)
+        blocks = _blocks(integers)  # (outputs / 64, inputs, 64)
         kind = Kind.INT8
         if bits == 4:
             # Of each two adjacent inputs, the first is stored in the low 4 bits of a byte, and the
             # second in the high 4 bits. `& 15` keeps 4 bits of a negative number too.
             low_bits = blocks[:, 0::2] & 15
             high_bits = blocks[:, 1::2] << 4
-            blocks = (low_bits | high_bits).contiguous()
+            blocks = (low_bits | high_bits).contiguous()  # (outputs / 64, inputs / 2, 64)
             kind = Kind.INT4
         group = inputs // scales.size(1)
         return cls(blocks, _blocks(scales.float()), bias, kind, outputs, inputs, group)

@@ -109,8 +109,10 @@ class NativeModel:
             name: part.view(parameter.shape)
             for part, (name, parameter) in zip(parts, self.parameters.items(), strict=True)
         }
-        self._addresses: list[int] = []
+        # `_describe_model` makes the C structure when it is needed first, and again whenever the
+        # addresses of the parameters have changed. An empty list differs from any addresses.
         self._description = CTrainedModel()
+        self._addresses: list[int] = []
         # Keeps the arrays alive that the description points to.
         self._blocks: list[Any] = []
 
